@@ -1,0 +1,37 @@
+"""knotflow: smooth normalizing flows for physics."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from knotflow.transforms import (
+    Affine,
+    BSpline,
+    Bump,
+    Circle,
+    Domain,
+    Interval,
+    Line,
+    Paper,
+    RationalQuadratic,
+    Slopes,
+    Transform,
+)
+
+try:
+    __version__ = version("knotflow")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Affine",
+    "BSpline",
+    "Bump",
+    "Circle",
+    "Domain",
+    "Interval",
+    "Line",
+    "Paper",
+    "RationalQuadratic",
+    "Slopes",
+    "Transform",
+    "__version__",
+]

@@ -1,0 +1,46 @@
+"""The affine transform of the real line."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms.base import Transform
+from knotflow.transforms.domains import RealLine
+
+
+class Affine(Transform):
+    r"""Scale and shift: $f(x) = e^{s} x + b$ on the whole real line.
+
+    Raw parameters are the shift $b$ and the log-scale, which is softly bounded,
+    $s = B \tanh(\mathrm{raw} / B)$ with $B = \log$ ``max_slope``; zero gives the identity.
+
+    Args:
+        max_slope: every slope lies within ``[1 / max_slope, max_slope]``.
+    """
+
+    def __init__(self, max_slope: float = 1e3) -> None:
+        if not 1 < max_slope < math.inf:
+            raise ValueError(f"max_slope must be finite and above 1, got {max_slope}.")
+        self.domain = RealLine()
+        self.max_slope = max_slope
+        self.n_parameters = 2
+        self.smoothness = math.inf
+
+    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        shift, slope = self._parameters(raw)
+        return slope * x + shift, slope.expand_as(x)
+
+    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        shift, slope = self._parameters(raw)
+        return (y - shift) / slope, slope.expand_as(y)
+
+    def _parameters(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        shift, log_scale = raw.unbind(-1)
+        bound = math.log(self.max_slope)
+        return shift, torch.exp(bound * torch.tanh(log_scale / bound))
+
+    def __repr__(self) -> str:
+        return f"Affine(max_slope={self.max_slope})"

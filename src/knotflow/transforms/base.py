@@ -1,0 +1,89 @@
+"""What every family of monotone maps of one variable has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms.domains import Domain, with_value
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Refuse anything but a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+class Transform(ABC):
+    r"""A family of increasing maps $f(\cdot\,; \theta)$ of a one-dimensional domain onto itself.
+
+    A family is stateless: it holds no tensor. It says how many raw parameters one map takes
+    (`n_parameters`, unconstrained reals, usually the output of a network) and maps points with
+    them. Points ``x`` have any shape; ``raw`` has that shape plus a last axis of size
+    `n_parameters`, up to broadcasting. Results follow the dtype and the device of ``x``.
+
+    **To add a family**, derive from this class, set `domain`, `n_parameters` and `smoothness`, and
+    write `_forward` and `_inverse`, which get points of ``[domain.low, domain.high]`` and return
+    the image and the *slope* $f'$ (of $f$ in both). Checks, wrapping, the identity outside a
+    `Line` and the logarithm are done here. Then add an instance to the registry in
+    ``tests/transforms/registry.py``: all laws are tested on it.
+    """
+
+    domain: Domain
+    """Where the maps act."""
+    n_parameters: int
+    """Size of the last axis of ``raw``."""
+    smoothness: float
+    """How often each map and its inverse are continuously differentiable (``inf``: smooth)."""
+
+    def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Map points: returns $y = f(x)$ and $\log f'(x)$, both of the shape of ``x``."""
+        self._check(x, raw)
+        y, slope = self._forward(self.domain.enter(x), raw.to(x.dtype))
+        return self._leave(x, y, slope.log())
+
+    def inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Map back: returns $x = f^{-1}(y)$ and $\log (f^{-1})'(y) = -\log f'(x)$."""
+        self._check(y, raw)
+        x, slope = self._inverse(self.domain.enter(y), raw.to(y.dtype))
+        return self._leave(y, x, -slope.log())
+
+    @abstractmethod
+    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Image and slope of points of ``[domain.low, domain.high]``."""
+
+    @abstractmethod
+    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Preimage ``x`` of points of ``[domain.low, domain.high]``, and slope of ``f`` at ``x``."""
+
+    def _check(self, x: Tensor, raw: Tensor) -> None:
+        name = type(self).__name__
+        if not torch.is_floating_point(x):
+            raise ValueError(f"{name} maps floating-point tensors, got {x.dtype}; call .float().")
+        if raw.shape[-1:] != (self.n_parameters,):
+            raise ValueError(
+                f"{name} takes raw parameters of shape (..., {self.n_parameters}), got "
+                f"{tuple(raw.shape)}; size the conditioner by n_parameters."
+            )
+        try:
+            shape = torch.broadcast_shapes(x.shape, raw.shape[:-1])
+        except RuntimeError:
+            shape = None
+        if shape != x.shape:
+            raise ValueError(
+                f"{name} takes raw parameters for each point: x has shape {tuple(x.shape)}, so raw "
+                f"must broadcast to {(*x.shape, self.n_parameters)}, got {tuple(raw.shape)}."
+            )
+
+    def _leave(self, x: Tensor, y: Tensor, ladj: Tensor) -> tuple[Tensor, Tensor]:
+        inside = self.domain.inside(x)
+        if inside is None:
+            return y, ladj
+        return torch.where(inside, y, x), torch.where(inside, ladj, 0.0)
+
+    def _onto(self, source: Tensor, image: Tensor) -> Tensor:
+        """Keep images inside the domain in spite of rounding, and send its upper end exactly to itself."""
+        low, high = self.domain.low, self.domain.high
+        return with_value(image, torch.where(source >= high, high, image.clamp(low, high)))

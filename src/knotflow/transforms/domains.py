@@ -1,0 +1,141 @@
+"""The one-dimensional spaces on which a transform acts: an interval, a circle, the line."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROUNDING_ULPS = 8
+"""How far outside an `Interval` a point may lie and still count as rounding, in ulps."""
+
+
+def with_value(x: Tensor, value: Tensor) -> Tensor:
+    """A tensor with the given value and the derivatives of ``x``."""
+    return value.detach() + (x - x.detach())
+
+
+def clip(x: Tensor, low: float, high: float) -> Tensor:
+    """Clamp the value of ``x`` to ``[low, high]`` and let its derivative pass unchanged.
+
+    ``torch.clamp`` has derivative 0 outside the bounds, so a point that rounding pushed out by one
+    ulp would lose its gradient.
+    """
+    return with_value(x, x.clamp(low, high))
+
+
+@dataclass(frozen=True)
+class Domain(ABC):
+    """A stretch ``[low, high]`` of the real axis on which a spline acts.
+
+    A family asks its domain for two things only: `enter`, which brings the points of a user to
+    ``[low, high]``, and `inside`, which says where the spline (and not the identity) acts.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ValueError(f"{name} needs finite limits, got low={self.low}, high={self.high}.")
+        if not self.low < self.high:
+            raise ValueError(
+                f"{name} needs low < high, got low={self.low}, high={self.high}; swap or move the limits."
+            )
+
+    @property
+    def length(self) -> float:
+        """``high - low``."""
+        return self.high - self.low
+
+    @abstractmethod
+    def enter(self, x: Tensor) -> Tensor:
+        """Return ``x`` as points of ``[low, high]``, with derivative 1."""
+
+    def inside(self, x: Tensor) -> Tensor | None:
+        """Mask of the points on which the spline acts, or None if that is all of them."""
+        return None
+
+
+@dataclass(frozen=True)
+class Interval(Domain):
+    """The closed interval ``[low, high]``; a transform maps it onto itself, end slopes are free.
+
+    A point outside raises ``ValueError``, unless it lies outside by rounding only
+    (`ROUNDING_ULPS` ulps of the larger limit): then it is moved to the limit. Inside
+    ``torch.compile`` and ``torch.vmap`` no value can be looked at, so every point outside is moved
+    to the limit.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def enter(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self._refuse_outside(x.detach())
+        return clip(x, self.low, self.high)
+
+    def _refuse_outside(self, x: Tensor) -> None:
+        if x.numel() == 0:
+            return
+        slack = ROUNDING_ULPS * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
+        least, most = torch.aminmax(x)
+        try:
+            smallest, largest = float(least), float(most)
+        except RuntimeError:  # vmap: values cannot be looked at
+            return
+        if not (smallest >= self.low - slack and largest <= self.high + slack):
+            raise ValueError(
+                f"expected points of the interval [{self.low}, {self.high}], got values from "
+                f"{smallest:.9g} to {largest:.9g}; rescale the data, widen the interval, or use a "
+                "Line (identity outside) or a Circle (periodic)."
+            )
+
+
+@dataclass(frozen=True)
+class Circle(Domain):
+    """The circle of length ``high - low``; ``low`` and ``high`` are the same point.
+
+    Any real number is a point of it: those outside ``[low, high]`` are taken modulo the length.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def enter(self, x: Tensor) -> Tensor:
+        wrapped = self.low + torch.remainder(x - self.low, self.length)
+        # Points inside stay untouched: wrapping would round them.
+        return clip(torch.where((x < self.low) | (x > self.high), wrapped, x), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Line(Domain):
+    """The whole real line; a transform acts on ``[low, high]`` and is the identity outside."""
+
+    low: float = -5.0
+    high: float = 5.0
+
+    def enter(self, x: Tensor) -> Tensor:
+        return clip(x, self.low, self.high)
+
+    def inside(self, x: Tensor) -> Tensor:
+        return (x >= self.low) & (x <= self.high)
+
+
+@dataclass(frozen=True)
+class RealLine(Domain):
+    """The real line without any special stretch, for maps that act everywhere alike."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if (self.low, self.high) != (-math.inf, math.inf):
+            raise ValueError("RealLine takes no limits; use a Line.")
+
+    def enter(self, x: Tensor) -> Tensor:
+        return x

@@ -1,0 +1,278 @@
+r"""From raw parameters to knots and coefficients: Algorithm 1, Theorem 2 and a slope-bounded variant.
+
+A spline of order $k$ on $N$ bins is held as the widths of its bins and the increments $\Delta\alpha$
+("rises") of its coefficients; with $q = k - 2$,
+
+* on an interval or a line in *clamped form*: all $q$ outer knots of each side sit on the end, there are
+  $N + q$ rises, the first coefficient is $f(low) = low$ and the rises add up to the length;
+* on a circle in *periodic form*: $N$ rises, and widths and rises continue periodically (Theorem 2).
+
+Rise number $i$ belongs to the slope coefficient $c_i = (k-1)\,\Delta\alpha_i / (t_{i+1} - t_{i-q})$, whose
+B-spline of order $k - 1$ lives on $[t_{i-q}, t_{i+1}]$; $t_0 = low$ and $t_N = high$.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms.basis import triangle
+from knotflow.transforms.domains import Circle, Domain, Line
+
+
+class Knots(NamedTuple):
+    """A spline in clamped or periodic form, see the module's docstring."""
+
+    widths: Tensor
+    """Widths of the bins, shape (..., N); they add up to the length of the domain."""
+    rises: Tensor
+    """Increments of the coefficients, shape (..., N + q), on a circle (..., N); same sum."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bins, order and domain of a spline, and what follows from them."""
+
+    bins: int
+    order: int
+    domain: Domain
+
+    @property
+    def q(self) -> int:
+        """Degree of the slope, k - 2: also the smoothness, and the number of outer knots a side."""
+        return self.order - 2
+
+    @property
+    def pieces(self) -> int:
+        """Number N of polynomial pieces; a line has q more a side, to join the identity."""
+        return self.bins + 2 * self.q if isinstance(self.domain, Line) else self.bins
+
+    @property
+    def periodic(self) -> bool:
+        """Whether widths and rises continue periodically."""
+        return isinstance(self.domain, Circle)
+
+
+class Parametrisation(ABC):
+    """How unconstrained numbers become the widths and rises of a spline."""
+
+    @abstractmethod
+    def sizes(self, layout: Layout) -> tuple[int, int]:
+        """How many raw parameters go into the widths, and how many into the coefficients."""
+
+    @abstractmethod
+    def check(self, layout: Layout) -> None:
+        """Raise ``ValueError`` if the floors and bounds do not fit the layout."""
+
+    @abstractmethod
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
+        """Build the spline from raw parameters of the given `sizes`."""
+
+
+@dataclass(frozen=True)
+class Paper(Parametrisation):
+    """Algorithm 1 of the paper: softmax of the widths and of the rises, with floors.
+
+    On an interval the k - 2 outer knots of each side are parameters too, so one map takes
+    2 bins + 3 (k - 2) parameters; on a circle 2 bins.
+
+    Args:
+        min_width: floor of a width as a fraction of all widths, outer ones included (the paper's
+            epsilon_t); by default a tenth of a uniform width.
+        min_rise: floor of a rise likewise (the paper's epsilon_alpha).
+    """
+
+    min_width: float | None = None
+    min_rise: float | None = None
+
+    def sizes(self, layout: Layout) -> tuple[int, int]:
+        if layout.periodic:
+            return layout.bins, layout.bins
+        return layout.bins + 2 * layout.q, layout.bins + layout.q
+
+    def check(self, layout: Layout) -> None:
+        n_widths, n_rises = self.sizes(layout)
+        check_floor("min_width", self.min_width, n_widths)
+        check_floor("min_rise", self.min_rise, n_rises)
+
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
+        length = layout.domain.length
+        widths = shares(raw_widths, self.min_width, 0.1, length)
+        rises = shares(raw_coefficients, self.min_rise, 0.1, length)
+        if layout.periodic:
+            return Knots(widths, rises)
+        if isinstance(layout.domain, Line):
+            return _join_identity(widths, rises, layout)
+        return _clamp(widths, rises, layout)
+
+
+@dataclass(frozen=True)
+class Slopes(Parametrisation):
+    """Theorem 1 made a parameter: the coefficients of f' are bounded before normalisation.
+
+    The slope f' is everywhere a mean of its coefficients, so normalising f to the length of the domain
+    divides them by a number within the same bounds: whatever the raw parameters, every slope lies within
+    [min_slope / max_slope, max_slope / min_slope]. One map takes 2 bins + (k - 2) parameters on an
+    interval, 2 bins on a circle, 2 bins + 3 (k - 2) on a line.
+
+    Args:
+        min_width: floor of a width as a fraction of the domain; by default a tenth of a uniform width.
+        min_slope: least slope coefficient before normalisation, below 1.
+        max_slope: largest slope coefficient before normalisation, above 1.
+    """
+
+    min_width: float | None = None
+    min_slope: float = 0.05
+    max_slope: float = 20.0
+
+    def sizes(self, layout: Layout) -> tuple[int, int]:
+        if layout.periodic:
+            return layout.bins, layout.bins
+        return layout.pieces, layout.bins + layout.q
+
+    def check(self, layout: Layout) -> None:
+        check_floor("min_width", self.min_width, self.sizes(layout)[0])
+        if not 0 < self.min_slope < 1 < self.max_slope < math.inf:
+            raise ValueError(
+                "expected 0 < min_slope < 1 < max_slope, so that the identity lies between, got "
+                f"min_slope={self.min_slope}, max_slope={self.max_slope}."
+            )
+
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
+        length = layout.domain.length
+        widths = shares(raw_widths, self.min_width, 0.1, length)
+        slopes = self._bounded(raw_coefficients)
+        if isinstance(layout.domain, Line):
+            return _join_identity(widths, slopes * _window_sums(widths, layout.q), layout)
+        rises = slopes * supports(widths, layout)
+        return Knots(widths, rises * (length / rises.sum(-1, keepdim=True)))
+
+    def _bounded(self, raw: Tensor) -> Tensor:
+        """Logistic curve from min_slope to max_slope through 1 at 0, close to exp in between."""
+        span = self.max_slope - self.min_slope
+        shift = math.log((1 - self.min_slope) / (self.max_slope - 1))
+        return self.min_slope + span * torch.sigmoid(raw + shift)
+
+
+def supports(widths: Tensor, layout: Layout) -> Tensor:
+    """Length ``t_{i+1} - t_{i-q}`` of the support of each slope coefficient, one for each rise."""
+    q = layout.q
+    if layout.periodic:
+        before = widths[..., torch.arange(-q, 0, device=widths.device) % layout.pieces]
+        return _window_sums(torch.cat([before, widths], -1), q)
+    nothing = torch.zeros_like(widths[..., :1]).expand(*widths.shape[:-1], q)
+    return _window_sums(torch.cat([nothing, widths, nothing], -1), q)
+
+
+def _window_sums(widths: Tensor, q: int) -> Tensor:
+    """Sums of all q + 1 consecutive widths; never differences of prefix sums, which lose digits."""
+    n = widths.shape[-1] - q
+    return reduce(add, (widths[..., i : i + n] for i in range(q + 1)))
+
+
+def shares(raw: Tensor, floor: float | None, default: float, total: float) -> Tensor:
+    """Positive parts of a total, none below the floor (Algorithm 1, lines 1-2 and 8-9).
+
+    The floor is a fraction of the total; without one it is ``default`` times an equal part.
+    """
+    n = raw.shape[-1]
+    least = default / n if floor is None else floor
+    rest = total * (1 - n * least)
+    if torch.compiler.is_compiling():
+        # The same softmax, written so that reading one share costs a product and no division.
+        weights = torch.exp(raw - raw.detach().amax(-1, keepdim=True))
+        return total * least + weights * (rest / weights.sum(-1, keepdim=True))
+    return total * least + rest * torch.softmax(raw, -1)
+
+
+def check_floor(name: str, floor: float | None, n: int) -> None:
+    """Refuse a floor that leaves nothing to distribute among n parts."""
+    if floor is not None and not 0 < floor * n < 1:
+        raise ValueError(
+            f"{name} must be positive and leave room for {n} parts of a whole: expected "
+            f"0 < {name} < 1/{n} = {1 / n:.4g}, got {floor}; lower it or use fewer bins."
+        )
+
+
+def _join_identity(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
+    """Give the q slope coefficients of each end the value 1: f joins the identity with q derivatives.
+
+    ``rises`` are those of the coefficients between the ends, up to a factor.
+    """
+    q, length = layout.q, layout.domain.length
+    left = _cumulative(widths[..., :q]) / (q + 1)
+    right = _cumulative(widths[..., -q:].flip(-1)).flip(-1) / (q + 1)
+    room = length - left.sum(-1, keepdim=True) - right.sum(-1, keepdim=True)
+    middle = rises * (room / rises.sum(-1, keepdim=True))
+    return Knots(widths, torch.cat([left, middle, right], -1))
+
+
+def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
+    """Algorithm 1's spline on [low, high], with its q outer knots a side moved onto the ends.
+
+    Algorithm 1 subtracts f(low) and divides by f(high) - f(low) (lines 13-17); where the outer
+    coefficients are much larger than the rest, that cancels digits. Knot insertion takes convex
+    combinations instead: it changes the first and last q slope coefficients, not the function.
+
+    Args:
+        widths: widths of the bins -q .. N + q - 1, shape (..., N + 2q), up to a factor.
+        rises: shape (..., N + q), up to a factor.
+        layout: the shape of the spline.
+    """
+    q, n, length = layout.q, layout.pieces, layout.domain.length
+    last = n + q - 1
+    inner = widths[..., q : q + n]
+    scale = length / inner.sum(-1, keepdim=True)
+    widths, inner = widths * scale, inner * scale
+
+    def width(bin_: int) -> Tensor:
+        return widths[..., bin_ + q]
+
+    def slope(i: int) -> Tensor:
+        return (q + 1) * rises[..., i] / reduce(add, (width(m) for m in range(i - q, i + 1)))
+
+    def rise(slope: Tensor, i: int) -> Tensor:
+        support = inner[..., max(i - q, 0) : min(i + 1, n)].sum(-1)
+        return slope * support / (q + 1)
+
+    left = _end_slopes(
+        outside=[width(-1 - i) for i in range(q)],
+        inside=[width(i) for i in range(q)],
+        slopes=[slope(i) for i in range(q)],
+    )
+    # The right end finds the left one clamped already, which matters if there are fewer than q bins.
+    right = _end_slopes(
+        outside=[width(n + i) for i in range(q)],
+        inside=[width(n - 1 - i) if i < n else torch.zeros_like(left[0]) for i in range(q)],
+        slopes=[left[last - i] if last - i < q else slope(last - i) for i in range(q)],
+    )
+    rises = torch.cat(
+        [
+            torch.stack([rise(left[i], i) for i in range(min(q, n))], -1),
+            rises[..., q:n],
+            torch.stack([rise(right[last - i], i) for i in range(n, n + q)], -1),
+        ],
+        -1,
+    )
+    return Knots(inner, rises * (length / rises.sum(-1, keepdim=True)))
+
+
+def _end_slopes(outside: list[Tensor], inside: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
+    """Slope coefficients of an end, outermost first, after all q outer knots moved onto it.
+
+    Widths are given going away from the end, slopes from the outermost inwards.
+    """
+    _, last = triangle(slopes, list(accumulate(outside)), list(accumulate(inside)))
+    return last[::-1]
+
+
+def _cumulative(x: Tensor) -> Tensor:
+    return torch.stack(list(accumulate(x.unbind(-1))), -1)

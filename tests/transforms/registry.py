@@ -1,0 +1,70 @@
+"""Named instances of every family; all laws are tested on all of them. Add new families here."""
+
+import math
+
+import torch
+
+import knotflow as kf
+
+DOMAINS = {
+    "interval": kf.Interval(-1.0, 2.0),
+    "circle": kf.Circle(-math.pi, math.pi),
+    "line": kf.Line(-3.0, 2.0),
+}
+ORDERS = (3, 4, 5, 6, 7)
+BINS = (1, 2, 3, 5, 8, 33, 64)
+
+BSPLINES = {
+    f"bspline-{parametrisation}-{name}-k{order}-n{bins}": kf.BSpline(
+        bins, order, domain, parametrisation=parametrisation
+    )
+    for parametrisation in ("slopes", "paper")
+    for name, domain in DOMAINS.items()
+    for order in ORDERS
+    for bins in BINS
+}
+PHASES = {
+    f"bspline-phase-k{order}-n{bins}": kf.BSpline(bins, order, DOMAINS["circle"], phase=True)
+    for order in ORDERS
+    for bins in (1, 8)
+}
+RATIONAL_QUADRATICS = {
+    f"rq-{name}-n{bins}": kf.RationalQuadratic(bins, domain)
+    for name, domain in DOMAINS.items()
+    for bins in (1, 2, 8, 33)
+}
+BUMPS = {
+    f"bump-{name}-n{components}": kf.Bump(components, DOMAINS[name])
+    for name in ("interval", "circle")
+    for components in (1, 3, 8)
+}
+REGISTRY: dict[str, kf.Transform] = {
+    **BSPLINES,
+    **PHASES,
+    **RATIONAL_QUADRATICS,
+    **BUMPS,
+    "affine": kf.Affine(),
+}
+
+
+def small(instances: dict[str, kf.Transform], most: int = 40) -> dict[str, kf.Transform]:
+    """Those with few parameters, for tests that need a full Jacobian."""
+    return {name: f for name, f in instances.items() if f.n_parameters <= most}
+
+
+def draw(
+    f: kf.Transform, n: int, scale: float = 1.0, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random points all over the domain (ends included) and random raw parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    low, high = (f.domain.low, f.domain.high) if math.isfinite(f.domain.low) else (-4.0, 4.0)
+    x = low + (high - low) * torch.rand(n, generator=generator, dtype=torch.float64)
+    x[:2] = torch.tensor([low, high])
+    raw = scale * torch.randn(n, f.n_parameters, generator=generator, dtype=torch.float64)
+    return x.to(dtype).clamp(low, high), raw.to(dtype)
+
+
+def distance(f: kf.Transform, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Distance of points of the domain; around the circle if it is one."""
+    gap = (a - b).abs()
+    return torch.minimum(gap, f.domain.length - gap) if isinstance(f.domain, kf.Circle) else gap
