@@ -47,11 +47,6 @@ REGISTRY: dict[str, kf.Transform] = {
 }
 
 
-def small(instances: dict[str, kf.Transform], most: int = 40) -> dict[str, kf.Transform]:
-    """Those with few parameters, for tests that need a full Jacobian."""
-    return {name: f for name, f in instances.items() if f.n_parameters <= most}
-
-
 def draw(
     f: kf.Transform, n: int, scale: float = 1.0, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,1 @@
+"""Speed and robustness of knotflow's transforms next to those of other libraries."""

@@ -1,0 +1,64 @@
+"""Run the benchmarks: ``python -m benchmarks [speed|adversarial|all] [--quick] [--compiled] [--out DIR]``.
+
+The exit status is 1 if knotflow breaks a promise that the adversarial run checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks import adversarial, speed
+from benchmarks.report import environment, publish
+
+DEFAULT_OUT = Path(__file__).parent / "results"
+WIDTH_OF_LOGS = 160
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=["speed", "adversarial", "all"], default="all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see whether all of it runs")
+    parser.add_argument("--compiled", action="store_true", help="adversarial: run knotflow compiled as well")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where to write (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def run_speed(options: argparse.Namespace, console: Console) -> None:
+    settings = speed.Settings.quick() if options.quick else speed.Settings()
+    facts = environment()
+    tables, records = speed.run(settings, console)
+    publish("speed", tables, records, facts, options.out, console)
+
+
+def run_adversarial(options: argparse.Namespace, console: Console) -> bool:
+    """Whether knotflow kept its promises."""
+    settings = adversarial.Settings.quick() if options.quick else adversarial.Settings()
+    facts = environment()
+    tables, records, kept = adversarial.run(replace(settings, compiled=options.compiled), console)
+    publish("adversarial", tables, records, facts, options.out, console)
+    return kept
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_LOGS)
+    torch.set_num_threads(options.threads)
+    kept = True
+    if options.what in ("adversarial", "all"):
+        kept = run_adversarial(options, console)
+    if options.what in ("speed", "all"):
+        run_speed(options, console)
+    if not kept:
+        console.print("[bold red]knotflow broke a promise, see BROKEN above[/]")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

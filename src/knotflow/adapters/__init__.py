@@ -1,0 +1,5 @@
+"""The transforms inside other libraries: ``torch.distributions``, Pyro and zuko."""
+
+from knotflow.adapters.torch_distributions import ElementwiseTransform
+
+__all__ = ["ElementwiseTransform"]

@@ -1,0 +1,36 @@
+"""Any family inside the couplings and autoregressive flows of zuko.
+
+zuko itself is not imported here: its flows take any constructor of a torch transform.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from knotflow.adapters.torch_distributions import ElementwiseTransform
+from knotflow.transforms import Transform
+
+
+def univariate(transform: Transform) -> dict[str, Any]:
+    r"""The two keyword arguments by which zuko's flows and layers choose their map of one variable.
+
+    ``univariate`` makes a map $f(\cdot\,; \theta)$ from the output of a network, of shape
+    (..., features, n_parameters), and ``shapes`` says how much of it one map takes. They go to ``MAF`` and
+    ``NICE`` of ``zuko.flows``, or to the layers these are made of:
+
+        zuko.flows.MAF(features=3, context=4, **univariate(kf.BSpline(16, domain=kf.Line(-5.0, 5.0))))
+
+    In zuko a flow maps data to its base: densities come from $f$, samples from the inverse.
+
+    Args:
+        transform: family of maps.
+
+    Returns:
+        ``{"univariate": ..., "shapes": [(n_parameters,)]}``
+    """
+    # The maps live for one call of a layer; a cache gives zuko's inverses value and log-derivative together.
+    return {
+        "univariate": partial(ElementwiseTransform, transform, cache_size=1),
+        "shapes": [(transform.n_parameters,)],
+    }
