@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && echo 
 # More options for pip, e.g. PIP_FLAGS="--find-links wheels".
 PIP_FLAGS ?=
 # What make run shows.
-RUN ?= demo
+RUN ?= quickstart
 # More options for pytest, e.g. PYTEST_FLAGS="-n 2 -k bspline".
 PYTEST_FLAGS ?=
 

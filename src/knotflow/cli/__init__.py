@@ -1,0 +1,46 @@
+"""The command line: ``knotflow --help``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from knotflow import __version__
+from knotflow.cli import figure, quickstart
+
+app = typer.Typer(
+    name="knotflow",
+    help="Smooth normalizing flows for physics.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(quickstart.quickstart)
+app.add_typer(figure.app, name="figure")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"knotflow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Smooth normalizing flows for physics."""
+
+
+def main() -> None:
+    """Run the command line; errors of the user end in one sentence and exit status 2."""
+    try:
+        app()
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        Console(stderr=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""Pictures: arrays in, files out. matplotlib is imported here and nowhere else."""
