@@ -4,7 +4,7 @@ Raw parameters are normal with standard deviation s, drawn anew for every elemen
 domain, some are its ends and, for B-splines, some are exact knots. With ``y = f(x)`` and ``x' = f^-1(y)``,
 all in float32, this counts
 
-* values that are not finite, among y, log f', x' and its log derivative;
+* values that are not finite, among y, log f', x', its log derivative and f(x');
 * chunks with an exception; they are run again in blocks of `BLOCK` elements, and only the blocks that raise
   again are missing from the other figures, which are shares of the elements that got through;
 * the backward error ``|f(x') - y|`` in ulps of the domain's length (knotflow only);
@@ -194,7 +194,7 @@ def tried_round_trip(candidate: Candidate, x: Tensor, raw: Tensor, tally: Tally,
     except Exception as error:
         tally.first_error = tally.first_error or first_line(error)
         return False
-    finite = torch.stack([y, ladj, back, back_ladj]).isfinite().all(0)
+    finite = torch.stack([y, ladj, back, back_ladj, again]).isfinite().all(0)
     trip = _distance(candidate, back, x) / candidate.length
     tally.finished += len(x)
     tally.non_finite += int((~finite).sum())

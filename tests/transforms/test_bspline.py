@@ -100,7 +100,7 @@ def test_adversarial_inversion_in_single_precision(order: int, parametrisation: 
         assert round_trip <= 1e-4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     bins=st.integers(1, 40),
     order=st.integers(3, 7),

@@ -188,22 +188,22 @@ class BSpline(Transform):
         q, n = self.layout.q, self.layout.pieces
         y, spline = y.detach(), spline.detach()
         if spline.seam is None:
-            i, coefficient = spline.coefficients.locate(y)
+            i, _ = spline.coefficients.locate(y)
         else:
             level = y + spline.seam
             beyond = level >= self.domain.high
             level = torch.where(beyond, level - self.domain.length, level)
-            i, coefficient = spline.coefficients.locate(level)
+            i, _ = spline.coefficients.locate(level)
             i = i + n * beyond
-            coefficient = coefficient + self.domain.length * beyond - spline.seam
         j = first = i - q
         widths = self._window(spline.knots.widths, first - q + 1, 3 * q - 1)
         rises = self._window(spline.coefficients.widths, first, 2 * q)
-        for m in range(q, 0, -1):
+        for m in range(1, q + 1):
             knot = first + m
-            value = coefficient + knot_value(widths[m - 1 : m + 2 * q - 1], rises[m : m + q])
+            value = spline.value(
+                knot.clamp(0, n), knot_value(widths[m - 1 : m + 2 * q - 1], rises[m : m + q])
+            )
             j = j + ((knot <= 0) | ((knot < n) & (value <= y)))
-            coefficient = coefficient - rises[m - 1]
         return j.clamp(0, n - 1)
 
 

@@ -130,7 +130,7 @@ class Slopes(Parametrisation):
     """
 
     min_width: float | None = None
-    min_slope: float = 0.05
+    min_slope: float = 0.1
     max_slope: float = 20.0
 
     def sizes(self, layout: Layout) -> tuple[int, int]:
@@ -149,17 +149,21 @@ class Slopes(Parametrisation):
     def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
         length = layout.domain.length
         widths = shares(raw_widths, self.min_width, 0.1, length)
-        slopes = self._bounded(raw_coefficients)
         if isinstance(layout.domain, Line):
-            return _join_identity(widths, slopes * _window_sums(widths, layout.q), layout)
-        rises = slopes * supports(widths, layout)
+            return _join_identity(
+                widths, self._rises(raw_coefficients, _window_sums(widths, layout.q)), layout
+            )
+        rises = self._rises(raw_coefficients, supports(widths, layout))
         return Knots(widths, rises * (length / rises.sum(-1, keepdim=True)))
 
-    def _bounded(self, raw: Tensor) -> Tensor:
-        """Logistic curve from min_slope to max_slope through 1 at 0, close to exp in between."""
-        span = self.max_slope - self.min_slope
+    def _rises(self, raw: Tensor, supports: Tensor) -> Tensor:
+        """Bounded slopes times supports, up to a factor.
+
+        The slopes follow a logistic curve from min_slope to max_slope through 1 at 0, close to exp between.
+        """
         shift = math.log((1 - self.min_slope) / (self.max_slope - 1))
-        return self.min_slope + span * torch.sigmoid(raw + shift)
+        least = self.min_slope / (self.max_slope - self.min_slope)
+        return ((raw + shift).sigmoid_() * supports).add_(supports, alpha=least)
 
 
 def supports(widths: Tensor, layout: Layout) -> Tensor:
@@ -175,7 +179,10 @@ def supports(widths: Tensor, layout: Layout) -> Tensor:
 def _window_sums(widths: Tensor, q: int) -> Tensor:
     """Sums of all q + 1 consecutive widths; never differences of prefix sums, which lose digits."""
     n = widths.shape[-1] - q
-    return reduce(add, (widths[..., i : i + n] for i in range(q + 1)))
+    sums = widths[..., :n] + widths[..., 1 : n + 1]
+    for i in range(2, q + 1):
+        sums = sums.add_(widths[..., i : i + n])  # in place: the sums are as wide as the bins
+    return sums
 
 
 def shares(raw: Tensor, floor: float | None, default: float, total: float) -> Tensor:
@@ -190,7 +197,7 @@ def shares(raw: Tensor, floor: float | None, default: float, total: float) -> Te
         # The same softmax, written so that reading one share costs a product and no division.
         weights = torch.exp(raw - raw.detach().amax(-1, keepdim=True))
         return total * least + weights * (rest / weights.sum(-1, keepdim=True))
-    return total * least + rest * torch.softmax(raw, -1)
+    return torch.softmax(raw, -1).mul(rest).add_(total * least)
 
 
 def check_floor(name: str, floor: float | None, n: int) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from knotflow.transforms.basis import curvature, evaluate
-from knotflow.transforms.domains import clip
+from knotflow.transforms.domains import with_value
 
 POLISH = {2: 1, 3: 3, 4: 6}
 """Halley steps after the closed form, by number of Bernstein coefficients."""
@@ -83,10 +83,13 @@ def attach_derivatives(
     Returns:
         The root, and the slope there.
     """
-    x = root.detach()
+    value, slope = function(root.detach())
+    x = (root - (value - target) / slope).clamp(0.0, 1.0).detach()
     for _ in range(2):
         value, slope = function(x)
-        x = clip(x - (value - target) / slope, 0.0, 1.0)
+        # The residual is zero but for rounding, which must not enter the derivatives.
+        residual = with_value(value - target, torch.zeros_like(value))
+        x = x - residual / slope
     return x, function(x)[1]
 
 

@@ -50,7 +50,7 @@ def prefix_sums(widths: Tensor, start: float) -> PrefixSums:
 class _Cumulative(PrefixSums):
     def __init__(self, widths: Tensor, start: float) -> None:
         super().__init__(widths, start)
-        self.right_knots = widths.cumsum(-1) + start
+        self.right_knots = widths.cumsum(-1).add_(start)
 
     def detach(self) -> PrefixSums:
         other = copy(self)
