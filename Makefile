@@ -5,8 +5,8 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && echo 
 PIP_FLAGS ?=
 # What make run shows.
 RUN ?= quickstart
-# More options for pytest, e.g. PYTEST_FLAGS="-n 2 -k bspline".
-PYTEST_FLAGS ?=
+# Options for pytest, e.g. PYTEST_FLAGS="-k bspline".
+PYTEST_FLAGS ?= -n 2 -q
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -33,7 +33,7 @@ run: $(STAMP) ## draw random transforms and print a table
 	$(BIN)/knotflow $(RUN)
 
 test: lint ## lint, tests, and the documentation built strictly
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
 	$(BIN)/mkdocs build --strict --quiet
 
 lint: $(STAMP) ## style, types and the direction of imports

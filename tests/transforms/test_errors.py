@@ -52,6 +52,13 @@ def test_bad_tensors(direction: str) -> None:
         call(torch.zeros(5, dtype=torch.long), torch.zeros(5, n))
 
 
+def test_bad_raw_of_queries() -> None:
+    f = kf.BSpline(8)
+    for query in (f.slope_bounds, f.knots):
+        with pytest.raises(ValueError, match=re.escape(f"(..., {f.n_parameters}), got (5, 3)")):
+            query(torch.zeros(5, 3))
+
+
 @pytest.mark.parametrize("outside", [-0.01, 1.01, 1 + 1e-4, float("nan"), float("inf")])
 def test_a_point_outside_an_interval_is_refused(outside: float) -> None:
     f = kf.BSpline(8)

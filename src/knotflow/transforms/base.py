@@ -62,11 +62,7 @@ class Transform(ABC):
         name = type(self).__name__
         if not torch.is_floating_point(x):
             raise ValueError(f"{name} maps floating-point tensors, got {x.dtype}; call .float().")
-        if raw.shape[-1:] != (self.n_parameters,):
-            raise ValueError(
-                f"{name} takes raw parameters of shape (..., {self.n_parameters}), got "
-                f"{tuple(raw.shape)}; size the conditioner by n_parameters."
-            )
+        self._check_raw(raw)
         try:
             shape = torch.broadcast_shapes(x.shape, raw.shape[:-1])
         except RuntimeError:
@@ -75,6 +71,13 @@ class Transform(ABC):
             raise ValueError(
                 f"{name} takes raw parameters for each point: x has shape {tuple(x.shape)}, so raw "
                 f"must broadcast to {(*x.shape, self.n_parameters)}, got {tuple(raw.shape)}."
+            )
+
+    def _check_raw(self, raw: Tensor) -> None:
+        if raw.shape[-1:] != (self.n_parameters,):
+            raise ValueError(
+                f"{type(self).__name__} takes raw parameters of shape (..., {self.n_parameters}), got "
+                f"{tuple(raw.shape)}; size the conditioner by n_parameters."
             )
 
     def _leave(self, x: Tensor, y: Tensor, ladj: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,9 @@ from torch import Tensor
 from knotflow.transforms.basis import triangle
 from knotflow.transforms.domains import Circle, Domain, Line
 
+DEFAULT_FLOOR = 0.1
+"""Least part by default, as a fraction of what each has if all are equal."""
+
 
 class Knots(NamedTuple):
     """A spline in clamped or periodic form, see the module's docstring."""
@@ -105,8 +108,8 @@ class Paper(Parametrisation):
 
     def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
         length = layout.domain.length
-        widths = shares(raw_widths, self.min_width, 0.1, length)
-        rises = shares(raw_coefficients, self.min_rise, 0.1, length)
+        widths = shares(raw_widths, self.min_width, length)
+        rises = shares(raw_coefficients, self.min_rise, length)
         if layout.periodic:
             return Knots(widths, rises)
         if isinstance(layout.domain, Line):
@@ -148,7 +151,7 @@ class Slopes(Parametrisation):
 
     def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
         length = layout.domain.length
-        widths = shares(raw_widths, self.min_width, 0.1, length)
+        widths = shares(raw_widths, self.min_width, length)
         if isinstance(layout.domain, Line):
             return _join_identity(
                 widths, self._rises(raw_coefficients, _window_sums(widths, layout.q)), layout
@@ -185,13 +188,13 @@ def _window_sums(widths: Tensor, q: int) -> Tensor:
     return sums
 
 
-def shares(raw: Tensor, floor: float | None, default: float, total: float) -> Tensor:
+def shares(raw: Tensor, floor: float | None, total: float) -> Tensor:
     """Positive parts of a total, none below the floor (Algorithm 1, lines 1-2 and 8-9).
 
-    The floor is a fraction of the total; without one it is ``default`` times an equal part.
+    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part.
     """
     n = raw.shape[-1]
-    least = default / n if floor is None else floor
+    least = DEFAULT_FLOOR / n if floor is None else floor
     rest = total * (1 - n * least)
     if torch.compiler.is_compiling():
         # The same softmax, written so that reading one share costs a product and no division.

@@ -84,8 +84,8 @@ class RationalQuadratic(Transform):
         raw_widths, raw_heights, raw_slopes = raw.split(
             [self.bins, self.bins, self.n_parameters - 2 * self.bins], -1
         )
-        widths = shares(raw_widths, self.min_width, 0.1, length)
-        heights = shares(raw_heights, self.min_height, 0.1, length)
+        widths = shares(raw_widths, self.min_width, length)
+        heights = shares(raw_heights, self.min_height, length)
         shift = math.log(math.expm1(1 - self.min_slope))
         slopes = self.min_slope + softplus(raw_slopes + shift)
         if isinstance(self.domain, Circle):

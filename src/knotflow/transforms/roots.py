@@ -3,7 +3,8 @@ r"""Roots of increasing functions: closed forms for low degrees, a bracketed pol
 `polynomial_root` inverts the spline on one bin: given the Bernstein coefficients
 $d_0, \dots, d_q > 0$ of a slope, it finds $u \in [0, 1]$ with $\int_0^u \sum_i d_i b_i = g$. A closed form
 (q = 1, 2, 3) or a parabola gives a first guess, bracketed Halley steps polish it. Nothing here branches on
-values, can leave the bracket, or divides by anything but a slope, so nothing can fail.
+values or can leave the bracket, and a step that is not a number is replaced by a bisection, so nothing can
+fail.
 
 Derivatives do not run through any of that. The root is taken as a constant, and two plain Newton steps
 from it carry the derivatives: a step squares the order of the error, also as a power series in a change
@@ -21,7 +22,7 @@ from torch import Tensor
 from knotflow.transforms.basis import curvature, evaluate
 from knotflow.transforms.domains import with_value
 
-POLISH = {2: 1, 3: 3, 4: 6}
+POLISH = {2: 1, 3: 4, 4: 7}
 """Halley steps after the closed form, by number of Bernstein coefficients."""
 GENERAL_POLISH = 12
 
@@ -84,7 +85,7 @@ def attach_derivatives(
         The root, and the slope there.
     """
     value, slope = function(root.detach())
-    x = (root - (value - target) / slope).clamp(0.0, 1.0).detach()
+    x = (root - (value - target) / slope).clamp(0.0, 1.0).detach()  # a last step in the full formulas
     for _ in range(2):
         value, slope = function(x)
         # The residual is zero but for rounding, which must not enter the derivatives.
