@@ -48,6 +48,19 @@ def test_bad_input_is_one_sentence_and_leaves_files_alone(tmp_path, arguments, m
     assert list(tmp_path.iterdir()) == [old]
 
 
+def test_without_matplotlib_the_remedy_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules.update({'matplotlib': None, 'matplotlib.figure': None}); "
+        "sys.argv = ['knotflow', 'quickstart']; from knotflow.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'knotflow[plot]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_and_version(tmp_path: Path) -> None:
     assert run(tmp_path, "--version").stdout.strip() == f"knotflow {kf.__version__}"
     for arguments in (["--help"], ["quickstart", "-h"], ["figure", "transforms", "--help"]):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from knotflow import __version__
 from knotflow.cli import figure, quickstart
@@ -42,5 +43,6 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ModuleNotFoundError) as error:
-        Console(stderr=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        message = f"[bold red]Error:[/] {escape(str(error))}"
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)
