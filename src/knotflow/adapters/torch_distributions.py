@@ -43,11 +43,7 @@ class ElementwiseTransform(TorchTransform):
     sign = +1
 
     def __init__(self, transform: Transform, raw: Tensor, cache_size: int = 0) -> None:
-        if raw.shape[-1:] != (transform.n_parameters,):
-            raise ValueError(
-                f"{transform} takes raw parameters of shape (..., {transform.n_parameters}), got "
-                f"{tuple(raw.shape)}; size them by n_parameters."
-            )
+        transform.check_raw(raw)
         super().__init__(cache_size=cache_size)
         self.transform, self.raw = transform, raw
         self.domain = self.codomain = _constraint(transform.domain)

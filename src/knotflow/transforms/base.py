@@ -62,7 +62,7 @@ class Transform(ABC):
         name = type(self).__name__
         if not torch.is_floating_point(x):
             raise ValueError(f"{name} maps floating-point tensors, got {x.dtype}; call .float().")
-        self._check_raw(raw)
+        self.check_raw(raw)
         try:
             shape = torch.broadcast_shapes(x.shape, raw.shape[:-1])
         except RuntimeError:
@@ -73,7 +73,8 @@ class Transform(ABC):
                 f"must broadcast to {(*x.shape, self.n_parameters)}, got {tuple(raw.shape)}."
             )
 
-    def _check_raw(self, raw: Tensor) -> None:
+    def check_raw(self, raw: Tensor) -> None:
+        """Raise ``ValueError`` unless the last axis of ``raw`` has size `n_parameters`."""
         if raw.shape[-1:] != (self.n_parameters,):
             raise ValueError(
                 f"{type(self).__name__} takes raw parameters of shape (..., {self.n_parameters}), got "

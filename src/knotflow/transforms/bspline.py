@@ -104,7 +104,7 @@ class BSpline(Transform):
             Least and largest slope coefficient, of the shape of ``raw`` without its last axis, widened by
             what rounding can add to a computed slope.
         """
-        self._check_raw(raw)
+        self.check_raw(raw)
         spline = self._knots(raw)
         slopes = (self.order - 1) * spline.rises / supports(spline.widths, self.layout)
         margin = 8 * self.order * torch.finfo(raw.dtype).eps
@@ -119,7 +119,7 @@ class BSpline(Transform):
             ``t`` of shape (..., N + 2k - 1) and ``alpha`` of shape (..., N + k - 1) for N bins. On an
             interval or a line the ends are knots of multiplicity k; on a circle the knots are periodic.
         """
-        self._check_raw(raw)
+        self.check_raw(raw)
         spline, q, n = self._knots(raw), self.layout.q, self.layout.pieces
         before = self._window(spline.widths, torch.tensor(-q - 1, device=raw.device), q + 1)
         after = self._window(spline.widths, torch.tensor(n, device=raw.device), q + 1)
