@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
 from knotflow.transforms import (
     Affine,
     BSpline,
@@ -26,7 +27,11 @@ __all__ = [
     "BSpline",
     "Bump",
     "Circle",
+    "Conditioner",
+    "Coupling",
     "Domain",
+    "Flow",
+    "FlowConfig",
     "Interval",
     "Line",
     "Paper",
@@ -34,4 +39,6 @@ __all__ = [
     "Slopes",
     "Transform",
     "__version__",
+    "load",
+    "save",
 ]

@@ -54,7 +54,7 @@ class Bump(Transform):
         self.smoothness = math.inf
 
     def __repr__(self) -> str:
-        return f"Bump(components={self.components}, domain={self.domain})"
+        return f"Bump(components={self.components}, domain={self.domain}, min_slope={self.min_slope})"
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         domain = self.domain

@@ -60,7 +60,10 @@ class RationalQuadratic(Transform):
         self.smoothness = 1
 
     def __repr__(self) -> str:
-        return f"RationalQuadratic(bins={self.bins}, domain={self.domain})"
+        return (
+            f"RationalQuadratic(bins={self.bins}, domain={self.domain}, min_width={self.min_width}, "
+            f"min_height={self.min_height}, min_slope={self.min_slope})"
+        )
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)

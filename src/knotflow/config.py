@@ -1,0 +1,85 @@
+"""Configurations: what may be written in a file, checked before any work begins."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the key and what is allowed."""
+
+
+class Config(BaseModel):
+    """Base of all configurations: immutable, unknown keys refused, nothing converted silently.
+
+    A configuration is made by its constructor or, from what a file holds, by `parse`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def parse(cls, data: Any) -> Self:
+        """Make a configuration from plain dictionaries, lists, numbers and strings.
+
+        Raises:
+            ConfigError: names the first wrong key, what came and what is allowed.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            problems = error.errors()
+            more = f" ({len(problems) - 1} more such errors.)" if len(problems) > 1 else ""
+            raise ConfigError(_sentence(cls, problems[0]) + more) from None
+
+    def plain(self) -> dict[str, Any]:
+        """The configuration as dictionaries, lists, numbers and strings: the inverse of `parse`."""
+        return self.model_dump(mode="json")
+
+
+def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
+    """One error of pydantic in one sentence."""
+    path, models = _walk(cls, problem["loc"])
+    key = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        allowed = sorted({name for model in models for name in model.model_fields})
+        return f"unknown key {key!r}; allowed here: {', '.join(allowed)}."
+    if problem["type"] == "missing":
+        return f"{key} is missing; give it a value."
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if problem["type"] == "value_error":
+        return f"{key}: {message}." if key else f"{message}."
+    return f"{key}: {message[0].lower()}{message[1:]}, got {problem['input']!r}."
+
+
+def _walk(cls: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
+    """The path of keys to an error, as a user wrote it, and the models that may stand around the last key."""
+    path: list[str] = []
+    models, around = [cls], [cls]
+    for step in loc:
+        tagged = [model for model in models if step in _tags(model)]
+        if tagged:
+            # The alternative of a union that pydantic chose: no key of the user's.
+            models = around = tagged
+            continue
+        path.append(str(step))
+        if isinstance(step, str):
+            around = models
+            fields = [model.model_fields[step] for model in models if step in model.model_fields]
+            models = [model for field in fields for model in _models(field.annotation)]
+    return path, around
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """All models named in a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
+
+
+def _tags(model: type[BaseModel]) -> list[Any]:
+    """Values of the literal fields, by which the alternatives of a union are told apart."""
+    literals = [f.annotation for f in model.model_fields.values() if get_origin(f.annotation) is Literal]
+    return [value for literal in literals for value in get_args(literal)]

@@ -1,0 +1,114 @@
+"""Networks that turn the coordinates a coupling reads into raw parameters of its transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from knotflow.transforms import Circle, Domain
+from knotflow.transforms.base import check_count
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "sin": torch.sin,
+    "softplus": nn.functional.softplus,
+    "tanh": torch.tanh,
+}
+"""Smooth functions only: a kink in the network would be a jump of the force."""
+
+
+class Conditioner(nn.Module):
+    r"""A perceptron from coordinates (and a context) to raw parameters.
+
+    A coordinate on an interval or a line enters as $v \in [-1, 1]$, scaled from the limits of its domain; one
+    on a circle as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$, with $u$ the fraction of a turn, so
+    that the network is smooth over the seam. With $F > 1$ the former get $\cos$ and $\sin$ of $\pi j v / 2$,
+    $j = 1 \dots F - 1$, as well. Context components enter as they are.
+
+    With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
+
+    Args:
+        domains: domain of each coordinate that is read; may be empty.
+        outputs: number of outputs.
+        hidden: widths of the hidden layers.
+        activation: a name in `ACTIVATIONS`, or any function; a smooth one if forces matter.
+        residual: add hidden layers to their input; needs equal widths.
+        frequencies: number F of frequencies.
+        context: number of components of the context.
+        identity: start with outputs of zero (for splines: the identity) instead of PyTorch's initialisation.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[Domain],
+        outputs: int,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        activation: str | Callable[[Tensor], Tensor] = "silu",
+        residual: bool = False,
+        frequencies: int = 1,
+        context: int = 0,
+        identity: bool = True,
+    ) -> None:
+        super().__init__()
+        check_count("outputs", outputs, 1)
+        check_count("frequencies", frequencies, 1)
+        check_count("context", context, 0)
+        for width in hidden:
+            check_count("hidden", width, 1)
+        if residual and len(set(hidden)) > 1:
+            raise ValueError(f"residual layers need hidden layers of one width, got {tuple(hidden)}.")
+        self.context, self.residual, self.frequencies = context, residual, frequencies
+        self.activation = _activation(activation)
+        self._round = [i for i, d in enumerate(domains) if isinstance(d, Circle)]
+        self._flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
+        self._middle = [(d.low + d.high) / 2 for d in domains]
+        self._half = [d.length / 2 for d in domains]
+        inputs = 2 * frequencies * len(self._round) + (2 * frequencies - 1) * len(self._flat) + context
+        if inputs == 0:
+            # Nothing to read: the outputs are free parameters.
+            hidden = ()
+        widths = [inputs, *hidden, outputs]
+        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in pairwise(widths))
+        last = self.layers[-1]
+        if isinstance(last, nn.Linear) and (identity or inputs == 0):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
+        h = self._features(x, context)
+        for i, layer in enumerate(self.layers):
+            update = layer(self.activation(h) if i else h)
+            inner = 0 < i < len(self.layers) - 1
+            h = h + update if self.residual and inner else update
+        return h
+
+    def _features(self, x: Tensor, context: Tensor | None) -> Tensor:
+        middle = x.new_tensor(self._middle)
+        v = (x - middle) / x.new_tensor(self._half)
+        flat, turns = v[..., self._flat], v[..., self._round]
+        features = [flat]
+        for j in range(1, self.frequencies):
+            features += [torch.cos(0.5 * math.pi * j * flat), torch.sin(0.5 * math.pi * j * flat)]
+        for j in range(1, self.frequencies + 1):
+            features += [torch.cos(math.pi * j * turns), torch.sin(math.pi * j * turns)]
+        if context is not None:
+            features.append(context.to(x.dtype).expand(*x.shape[:-1], self.context))
+        return torch.cat(features, -1)
+
+
+def _activation(choice: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    if not isinstance(choice, str):
+        return choice
+    if choice not in ACTIVATIONS:
+        raise ValueError(
+            f"activation must be one of {', '.join(ACTIVATIONS)} (all smooth, so that forces are), or a "
+            f"function, got {choice!r}."
+        )
+    return ACTIVATIONS[choice]

@@ -1,0 +1,270 @@
+"""The flow: a base distribution and couplings over coordinates that have domains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from knotflow.flows.coupling import Coupling
+from knotflow.transforms import Circle, Domain, Interval, Line
+from knotflow.transforms.base import check_count
+from knotflow.transforms.domains import ROUNDING_ULPS, with_value
+
+if TYPE_CHECKING:
+    from knotflow.flows.config import FlowConfig
+
+CHUNK = 20_000
+"""Points handled at once by `Flow.sample` and, without gradients, by `Flow.log_prob`."""
+LINE = Line(-5.0, 5.0)
+
+
+def standard(domain: Domain) -> Domain:
+    """The domain on which couplings see a coordinate: unit interval, unit circle, or `LINE`."""
+    if isinstance(domain, Circle):
+        return Circle()
+    if isinstance(domain, Interval):
+        return Interval()
+    if isinstance(domain, Line):
+        return LINE
+    raise ValueError(f"a coordinate of a flow lives on an Interval, a Circle or a Line, got {domain!r}.")
+
+
+class Flow(nn.Module):
+    r"""A probability density on d coordinates, each with its own domain.
+
+    Couplings $f = f_n \circ \dots \circ f_1$ carry data to a base distribution:
+
+    $$\log p(x) = \log p_0(f(x)) + \log |\det f'(x)| .$$
+
+    The base $p_0$ is uniform on intervals and circles, and on a line normal with its mean in the middle of
+    ``[low, high]`` and a tenth of that length as standard deviation. Couplings act on standard domains (the
+    unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. Density
+    evaluation runs the splines forward, sampling runs their inverses.
+
+    Points have shape (..., d). All methods follow dtype and device of the points, or of the parameters where
+    points are drawn. A flow is made by `Flow.on` (a good default), `FlowConfig.build` (a saved or written
+    configuration) or from couplings of your own.
+
+    Args:
+        domains: `Interval`, `Circle` or `Line` of each coordinate.
+        couplings: applied in this order to data; their transforms act on standard domains.
+        context: number of components of the context on which the density is conditioned.
+        config: the configuration from which the flow was built; needed to save it.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[Domain],
+        couplings: Sequence[Coupling],
+        *,
+        context: int = 0,
+        config: FlowConfig | None = None,
+    ) -> None:
+        super().__init__()
+        check_count("the number of coordinates", len(domains), 1)
+        check_count("context", context, 0)
+        self.domains, self.context, self.config = tuple(domains), context, config
+        inner = [standard(domain) for domain in domains]
+        for number, coupling in enumerate(couplings):
+            _check_coupling(number, coupling, inner)
+        self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
+        self._origin = [
+            d.low if s.low == 0 else (d.low + d.high) / 2 for d, s in zip(domains, inner, strict=True)
+        ]
+        self._scale = [s.length / d.length for d, s in zip(domains, inner, strict=True)]
+        self._bounded = [isinstance(d, Interval) for d in domains]
+        self._lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
+
+    @classmethod
+    def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
+        """A flow that trains well without further choices: see `knotflow.flows.default_config` for options.
+
+        Example:
+            ``Flow.on([Circle(-math.pi, math.pi)] * 2 + [Interval(0.05, 0.3)] * 3)``
+        """
+        from knotflow.flows.config import default_config
+
+        return default_config(domains, **options).build()
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return len(self.domains)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Carry data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
+        self._check(x, context)
+        z, ladj = self._enter(x), x.new_full((), sum(map(math.log, self._scale)))
+        for coupling in self.couplings:
+            z, log_slopes = coupling(z, context)
+            ladj = ladj + log_slopes.sum(-1)
+        return z, ladj.expand(x.shape[:-1])
+
+    def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Carry base points (..., d), in standard coordinates, to data; returns them and log |det|."""
+        self._check(z, context)
+        ladj = z.new_full((), -sum(map(math.log, self._scale)))
+        shape = z.shape[:-1]
+        for coupling in reversed(self.couplings):
+            z, log_slopes = coupling.inverse(z, context)
+            ladj = ladj + log_slopes.sum(-1)
+        return self._leave(z), ladj.expand(shape)
+
+    def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
+            return self._log_prob(x, context)
+        parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
+        return torch.cat([self._log_prob(part, c) for part, c in parts])
+
+    def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
+
+        def total(points: Tensor) -> tuple[Tensor, Tensor]:
+            log_prob = self._log_prob(points, context)
+            return log_prob.sum(), log_prob
+
+        score, log_prob = torch.func.grad(total, has_aux=True)(x)
+        return log_prob, score
+
+    def score(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        r"""$\partial \log p / \partial x$ of points (..., d): the force of the energy $u = -\log p$."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
+            return self.log_prob_and_score(x, context)[1]
+        parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
+        return torch.cat([self.log_prob_and_score(part, c)[1] for part, c in parts])
+
+    def energy(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        r"""Reduced energy $u = -\log p$: with `force`, a flow serves wherever an energy does."""
+        return -self.log_prob(x, context)
+
+    def force(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        r"""$-\partial u / \partial x$, the score."""
+        return self.score(x, context)
+
+    @torch.no_grad()
+    def sample(
+        self, n: int, context: Tensor | None = None, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw n points: (n, d), in bounded memory. A context has shape (m,) or (n, m), a row for each."""
+        return self.sample_and_log_prob(n, context, generator=generator)[0]
+
+    @torch.no_grad()
+    def sample_and_log_prob(
+        self, n: int, context: Tensor | None = None, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw n points, with their log-densities: (n, d) and (n,)."""
+        check_count("n", n, 0)
+        like = next(self.parameters(), torch.empty(0))
+        x, log_prob = like.new_empty(n, self.dim), like.new_empty(n)
+        for first, c in zip(range(0, n, CHUNK), _split(context, n), strict=False):
+            part = slice(first, min(first + CHUNK, n))
+            z = self.sample_base(part.stop - first, generator=generator)
+            x[part], ladj = self.inverse(z, c)
+            log_prob[part] = self.base_log_prob(z) - ladj
+        return x, log_prob
+
+    def sample_base(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n points of the base distribution, in standard coordinates."""
+        like = next(self.parameters(), torch.empty(0))
+        z = torch.rand(n, self.dim, generator=generator, dtype=like.dtype, device=like.device)
+        if self._lines:
+            normal = torch.randn(
+                n, len(self._lines), generator=generator, dtype=like.dtype, device=like.device
+            )
+            z[:, self._lines] = normal
+        return z
+
+    def base_log_prob(self, z: Tensor) -> Tensor:
+        """Log-density of the base in standard coordinates."""
+        if not self._lines:
+            return z.new_zeros(z.shape[:-1])
+        lines = z[..., self._lines]
+        return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
+
+    def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
+        """Each coupling with its input and its log-slopes, in standard coordinates: to look inside a flow."""
+        self._check(x, context)
+        z = self._enter(x)
+        for coupling in self.couplings:
+            image, log_slopes = coupling(z, context)
+            yield coupling, z, log_slopes
+            z = image
+
+    def _log_prob(self, x: Tensor, context: Tensor | None) -> Tensor:
+        z, ladj = self.forward(x, context)
+        return self.base_log_prob(z) + ladj
+
+    def _enter(self, x: Tensor) -> Tensor:
+        """Standard coordinates of data; points that left an interval by rounding only are moved back."""
+        if any(self._bounded) and not torch.compiler.is_compiling():
+            self._refuse_outside(x.detach())
+        z = (x - x.new_tensor(self._origin)) * x.new_tensor(self._scale)
+        return self._clip(z, z.new_zeros(()), z.new_ones(()))
+
+    def _leave(self, z: Tensor) -> Tensor:
+        x = z.new_tensor(self._origin) + z / z.new_tensor(self._scale)
+        low = z.new_tensor([d.low for d in self.domains])
+        high = z.new_tensor([d.high for d in self.domains])
+        return self._clip(x, low, high)
+
+    def _clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Clamp values of interval coordinates, leaving derivatives as they are."""
+        if not any(self._bounded):
+            return x
+        bounded = torch.tensor(self._bounded, device=x.device)
+        return with_value(x, torch.where(bounded, torch.clamp(x, low, high), x))
+
+    def _refuse_outside(self, x: Tensor) -> None:
+        if x.numel() == 0:
+            return
+        flat = x.reshape(-1, self.dim)
+        try:
+            least, most = flat.amin(0).tolist(), flat.amax(0).tolist()
+        except RuntimeError:  # vmap: values cannot be looked at
+            return
+        for i, (domain, smallest, largest) in enumerate(zip(self.domains, least, most, strict=True)):
+            slack = ROUNDING_ULPS * torch.finfo(x.dtype).eps * max(abs(domain.low), abs(domain.high))
+            if self._bounded[i] and not (smallest >= domain.low - slack and largest <= domain.high + slack):
+                raise ValueError(
+                    f"coordinate {i} lives on the interval [{domain.low}, {domain.high}], got values from "
+                    f"{smallest:.9g} to {largest:.9g}; rescale the data or widen the interval."
+                )
+
+    def _check(self, x: Tensor, context: Tensor | None) -> None:
+        if x.ndim == 0 or x.shape[-1] != self.dim:
+            raise ValueError(f"expected points of shape (..., {self.dim}), got {tuple(x.shape)}.")
+        if not torch.is_floating_point(x):
+            raise ValueError(f"expected floating-point coordinates, got {x.dtype}; call .float().")
+        if context is None and self.context:
+            raise ValueError(f"this flow is conditional: give a context of shape (..., {self.context}).")
+        if context is not None and (not self.context or context.shape[-1:] != (self.context,)):
+            expected = f"a context of shape (..., {self.context})" if self.context else "no context"
+            raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+
+
+def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) -> None:
+    indices = [*coupling.transformed, *coupling.read]
+    if max(indices) >= len(domains):
+        raise ValueError(
+            f"coupling {number} uses coordinate {max(indices)}, but there are {len(domains)}, counted from 0."
+        )
+    for i, f in zip(coupling.transformed, coupling.transforms, strict=True):
+        if f.domain != domains[i]:
+            raise ValueError(
+                f"coupling {number} must act on the standard domain {domains[i]} of coordinate {i}, got a "
+                f"transform of {f.domain}."
+            )
+
+
+def _split(context: Tensor | None, n: int) -> Sequence[Tensor | None]:
+    """The context of each chunk of n points."""
+    if context is None or context.ndim < 2:
+        return [context] * math.ceil(max(n, 1) / CHUNK)
+    if len(context) != n:
+        raise ValueError(f"expected a context for each of {n} points, got {len(context)}.")
+    return list(context.split(CHUNK))

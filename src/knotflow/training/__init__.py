@@ -1,0 +1,29 @@
+"""Training: objectives, data, and a loop on Lightning that can be killed and resumed."""
+
+import importlib.util
+
+if importlib.util.find_spec("lightning") is None:
+    raise ModuleNotFoundError(
+        "training needs Lightning, which is not installed; run: pip install 'knotflow[train]'"
+    )
+
+from knotflow.training.compiled import CompiledLoss
+from knotflow.training.config import LossConfig, TrainingConfig
+from knotflow.training.fit import fit, make_loss
+from knotflow.training.guard import TrainingError
+from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
+
+__all__ = [
+    "NLL",
+    "Batch",
+    "CompiledLoss",
+    "ForceMatching",
+    "LossConfig",
+    "Mix",
+    "ReverseKL",
+    "Term",
+    "TrainingConfig",
+    "TrainingError",
+    "fit",
+    "make_loss",
+]

@@ -1,0 +1,55 @@
+"""Configuration of a training."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from knotflow.config import Config
+
+Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LossConfig(Config):
+    """Weights of the terms of the loss; those of weight 0 cost nothing."""
+
+    nll: Weight = 1.0
+    force_matching: Weight = 0.0
+    reverse_kl: Weight = 0.0
+    reverse_kl_samples: Count = 256
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nll == self.force_matching == self.reverse_kl == 0:
+            raise ValueError("one of nll, force_matching and reverse_kl must have a positive weight")
+        return self
+
+
+class TrainingConfig(Config):
+    """How a flow is trained. The defaults suit a few coordinates on a CPU."""
+
+    steps: Count = 5000
+    """Number of optimiser steps."""
+    batch_size: Count = 512
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-3
+    """Largest learning rate of Adam."""
+    schedule: Literal["constant", "cosine", "exponential"] = "cosine"
+    """How the rate falls: not at all, to zero along a cosine, or by ``decay`` every ``decay_every`` steps."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.7
+    decay_every: Count = 1000
+    warm_up: Annotated[int, Field(ge=0)] = 100
+    """Steps over which the rate rises from zero."""
+    weight_decay: Weight = 0.0
+    clip: Annotated[float, Field(gt=0)] | None = 20.0
+    """Largest norm of the gradient; None: no clipping."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Decay of the moving average of the weights, which is the final model; 0: the last weights are."""
+    loss: LossConfig = LossConfig()
+    checkpoint_every: Count = 500
+    """Steps between checkpoints and validations; a resumed run goes on from the last one."""
+    log_every: Count = 50
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    compile: bool = True
+    """Compile the loss into one graph: some ten seconds to start, then several times faster."""

@@ -1,0 +1,159 @@
+"""Batches of training data, in an order that depends on the seed and the step only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from knotflow.training.objectives import Batch
+
+
+def step_seed(seed: int, step: int) -> int:
+    """A seed for all random numbers of one step: what a step draws depends on nothing that came before."""
+    return (seed * 1_000_003 + step) % 2**63
+
+
+class Batches:
+    """Batches of the steps ``first .. last - 1`` of a training.
+
+    Data are shuffled anew in every pass through them. The permutation of a pass is drawn from the seed and
+    the number of the pass, so the batch of any step can be made without making those before it: this is what
+    lets a killed training go on exactly where it was. The incomplete batch at the end of a pass is dropped.
+
+    Args:
+        data: all training data.
+        batch_size: number of points in a batch, of all processes together.
+        seed: seed of the order.
+        first: first step.
+        last: one more than the last step.
+        rank: which process this is; each takes its share of every batch.
+        world: number of processes.
+    """
+
+    def __init__(
+        self,
+        data: Batch,
+        batch_size: int,
+        seed: int,
+        first: int,
+        last: int,
+        *,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.first, self.last, self.rank, self.world = first, last, rank, world
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __iter__(self) -> Iterator[Batch]:
+        n = len(self.data.x)
+        in_a_pass = n // self.batch_size
+        current, order = -1, torch.empty(0, dtype=torch.long)
+        for step in range(self.first, self.last):
+            number, place = divmod(step, in_a_pass)
+            if number != current:
+                generator = torch.Generator().manual_seed(step_seed(self.seed, number))
+                current, order = number, torch.randperm(n, generator=generator)
+            indices = order[place * self.batch_size : (place + 1) * self.batch_size]
+            yield select(self.data, indices[self.rank :: self.world])
+
+
+class FlowData(pl.LightningDataModule):
+    """Training and validation data, served in blocks of steps.
+
+    To Lightning every block is an epoch, and a checkpoint is written after each.
+
+    Args:
+        train: training data.
+        validation: data to judge by; may be None.
+        batch_size: points in a batch.
+        steps: number of steps of the whole training.
+        block: number of steps between checkpoints.
+        seed: seed of the order of the data.
+        done: number of blocks that an earlier process has finished.
+    """
+
+    def __init__(
+        self,
+        train: Batch,
+        validation: Batch | None,
+        *,
+        batch_size: int,
+        steps: int,
+        block: int,
+        seed: int,
+        done: int = 0,
+    ) -> None:
+        super().__init__()
+        self.train, self.validation, self.done = train, validation, done
+        self.batch_size, self.steps, self.block, self.seed = batch_size, steps, block, seed
+        check_data("training", train, batch_size)
+        if validation is not None:
+            check_data("validation", validation, 1)
+
+    @property
+    def blocks_left(self) -> int:
+        """Number of blocks still to do."""
+        return -(-self.steps // self.block) - self.done
+
+    @property
+    def first_step(self) -> int:
+        """Number of the first step of the current block."""
+        return (self.done + (self.trainer.current_epoch if self.trainer else 0)) * self.block
+
+    def train_dataloader(self) -> Batches:
+        trainer = self.trainer
+        rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        first = self.first_step
+        last = min(first + self.block, self.steps)
+        return Batches(self.train, self.batch_size, self.seed, first, last, rank=rank, world=world)
+
+    def val_dataloader(self) -> _Pieces | list[Batch]:
+        return [] if self.validation is None else _Pieces(self.validation, self.batch_size)
+
+
+class _Pieces:
+    """Data in order, a batch at a time; Lightning would take a plain list for several data sets."""
+
+    def __init__(self, data: Batch, size: int) -> None:
+        self.data, self.size = data, size
+
+    def __len__(self) -> int:
+        return -(-len(self.data.x) // self.size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        n = len(self.data.x)
+        for first in range(0, n, self.size):
+            yield select(self.data, torch.arange(first, min(first + self.size, n)))
+
+
+def select(batch: Batch, indices: Tensor) -> Batch:
+    """Some rows of a batch."""
+    x, *rest = (None if part is None else part[indices.to(part.device)] for part in batch)
+    return Batch(cast(Tensor, x), *rest)
+
+
+def check_data(name: str, data: Batch, batch_size: int) -> None:
+    """Refuse data that cannot be trained on, before any work is done."""
+    if data.x.ndim != 2:
+        raise ValueError(f"{name} data must have shape (points, coordinates), got {tuple(data.x.shape)}.")
+    n = len(data.x)
+    if n < batch_size:
+        raise ValueError(f"{name} data must hold at least one batch of {batch_size} points, got {n}.")
+    for part, tensor in zip(Batch._fields, data, strict=True):
+        if tensor is None:
+            continue
+        if len(tensor) != n:
+            raise ValueError(f"{name} data have {n} points, but {len(tensor)} rows of {part}.")
+        bad = (~tensor.isfinite()).reshape(n, -1).any(-1).nonzero().flatten()
+        if len(bad):
+            raise ValueError(
+                f"{part} of the {name} data is not finite in {len(bad)} rows, first in row {int(bad[0])}; "
+                "remove those rows."
+            )

@@ -1,0 +1,211 @@
+"""Train a flow in a run folder; a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from torch import Tensor
+
+from knotflow.flows import Flow, load, save
+from knotflow.flows.io import write_atomically
+from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
+from knotflow.training.compiled import CompiledLoss
+from knotflow.training.config import LossConfig, TrainingConfig
+from knotflow.training.data import FlowData, check_data
+from knotflow.training.logs import CsvLog, ProgressLine
+from knotflow.training.module import FlowModule
+from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL
+
+Energy = Callable[[Tensor], Tensor]
+
+
+def fit(
+    flow: Flow,
+    train: Batch | Tensor,
+    config: TrainingConfig | None = None,
+    folder: str | Path = "runs/fit",
+    *,
+    validation: Batch | Tensor | None = None,
+    energy: Energy | None = None,
+    title: str = "training",
+    progress: bool = True,
+) -> Flow:
+    """Train a flow and return the result, which is also saved as ``folder/model.safetensors``.
+
+    The folder gets ``config.json``, ``log.csv``, ``last.ckpt`` (replaced at every checkpoint) and, at the
+    end, ``model.safetensors``; TensorBoard's files go to ``tensorboard/`` if it is installed.
+
+    Called again with the same arguments, an unfinished run is resumed from its last checkpoint, with the same
+    result, bit for bit on a CPU with the same number of threads, as if it had never stopped; a finished one
+    is loaded.
+
+    Args:
+        flow: the flow to train, built from a configuration (`Flow.on` does); it is changed in place.
+        train: training data; a tensor (n, d) stands for ``Batch(x)``.
+        config: how to train.
+        folder: the run folder.
+        validation: data on which the losses are computed at every checkpoint.
+        energy: maps points to reduced energies; needed by the reverse divergence only.
+        title: what the progress line says.
+        progress: whether to show one.
+
+    Raises:
+        ValueError: if data and configuration do not fit, or the folder holds another run.
+    """
+    config = TrainingConfig() if config is None else config
+    folder = Path(folder)
+    train = Batch(train) if isinstance(train, Tensor) else Batch(*train)
+    validation = Batch(validation) if isinstance(validation, Tensor) else validation
+    mix = make_loss(config.loss, energy)
+    _check(flow, train, config, mix)
+    _claim(folder, {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)})
+    model = folder / "model.safetensors"
+    if model.exists():
+        return load(model)
+
+    initial, last = folder / "initial.safetensors", folder / "last.ckpt"
+    if last.exists():
+        checkpoint = read_checkpoint(last)
+    elif initial.exists():
+        flow.load_state_dict(load(initial).state_dict())
+        checkpoint = None
+    else:
+        save(flow, initial)
+        checkpoint = None
+    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config)
+    done = 0
+    if checkpoint is not None:
+        module.restore(checkpoint["state"])
+        done = checkpoint["blocks"]
+    data = FlowData(
+        train,
+        validation,
+        batch_size=config.batch_size,
+        steps=config.steps,
+        block=config.checkpoint_every,
+        seed=config.seed,
+        done=done,
+    )
+    if data.blocks_left:
+        callbacks: list[pl.Callback] = [_SaveBlocks(last)]
+        if progress:
+            callbacks.append(ProgressLine(title))
+        _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
+    save(module.model, model, training=config.plain(), data=fingerprint(train))
+    initial.unlink(missing_ok=True)
+    return module.model
+
+
+def make_loss(config: LossConfig, energy: Energy | None = None) -> Mix:
+    """The loss that a configuration describes."""
+    if config.reverse_kl and energy is None:
+        raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
+    terms: dict[str, tuple[float, Any]] = {
+        "nll": (config.nll, NLL()),
+        "force_matching": (config.force_matching, ForceMatching()),
+    }
+    if energy is not None:
+        terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))
+    return Mix(**terms)
+
+
+def fingerprint(data: Batch) -> str:
+    """A short hash of training data: a run does not go on with other data."""
+    digest = hashlib.sha256()
+    for part in data:
+        digest.update(b"-" if part is None else part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _SaveBlocks(pl.Callback):
+    """Writes the checkpoint after every block of steps."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and isinstance(pl_module, FlowModule):
+            blocks = trainer.datamodule.done + trainer.current_epoch + 1  # type: ignore[attr-defined]
+            write_checkpoint(self.path, {"blocks": blocks, "state": pl_module.state()})
+
+
+def _trainer(
+    folder: Path, callbacks: list[pl.Callback], data: FlowData, config: TrainingConfig
+) -> pl.Trainer:
+    resume_at = data.done * data.block
+    loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
+    with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
+        # purge_step hides what an interrupted run logged beyond its last checkpoint.
+        loggers.append(
+            TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at or None)
+        )
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on data loaders and devices that does not apply here
+        return pl.Trainer(
+            max_epochs=data.blocks_left,
+            reload_dataloaders_every_n_epochs=1,
+            logger=loggers,
+            callbacks=callbacks,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            log_every_n_steps=config.log_every,
+            use_distributed_sampler=False,
+        )
+
+
+def _flow_config(flow: Flow) -> dict[str, Any]:
+    if flow.config is None:
+        raise ValueError(
+            "only a flow built from a configuration can be trained in a folder; use Flow.on or FlowConfig."
+        )
+    return flow.config.plain()
+
+
+def _check(flow: Flow, train: Batch, config: TrainingConfig, mix: Mix) -> None:
+    check_data("training", train, config.batch_size)
+    if mix.needs_force and train.force is None:
+        raise ValueError("loss.force_matching needs forces: give Batch(x, force=...), or set it to 0.")
+    if train.force is not None and train.force.shape != train.x.shape:
+        raise ValueError(
+            f"forces must have the shape {tuple(train.x.shape)} of points, got {tuple(train.force.shape)}."
+        )
+    # One look through the flow's own eyes: shape, context, and all points within their domains.
+    flow._check(train.x, train.context)
+    flow._refuse_outside(train.x)
+
+
+def _claim(folder: Path, description: dict[str, Any]) -> None:
+    """Write ``config.json``, or refuse a folder that holds a run of another kind."""
+    path = folder / "config.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(description, indent=2).encode())
+        return
+    found = json.loads(path.read_text())
+    difference = _first_difference(found, json.loads(json.dumps(description)))
+    if difference:
+        raise ValueError(
+            f"{folder} holds another run, which differs in {difference}; choose another folder, or remove "
+            "this one."
+        )
+
+
+def _first_difference(a: Any, b: Any, key: str = "") -> str | None:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in sorted({*a, *b}):
+            found = _first_difference(a.get(name), b.get(name), f"{key}.{name}" if key else name)
+            if found:
+                return found
+        return None
+    return None if a == b else f"{key} ({a!r} there, {b!r} here)"

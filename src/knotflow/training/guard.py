@@ -1,0 +1,139 @@
+"""Protection against steps that would ruin a flow: refuse them, explain them, go back if need be."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knotflow.flows import Flow
+from knotflow.training.objectives import Batch
+
+log = logging.getLogger("knotflow")
+
+JUMP = 30.0
+"""A loss this many mean deviations above its running mean is a blow-up."""
+MEMORY = 0.98
+"""Decay of the running mean and deviation of the loss."""
+SETTLED = 100
+"""Steps before a jump of the loss is judged."""
+PATIENCE = 5
+"""Refused steps in a row after which the weights, not the data, are to blame."""
+RETURNS = 8
+"""Returns to the last good state after which training gives up."""
+
+
+class TrainingError(RuntimeError):
+    """Training could not be kept stable; the last good state is on disk."""
+
+
+class Guard:
+    """Judges every step before the weights change.
+
+    A step is refused if its loss or gradient is not finite, or if the loss jumps far above its recent values.
+    After `PATIENCE` refusals in a row the caller must go back to its last good state, with half the learning
+    rate. All its state is in `state`, so that a resumed training judges as the first would have.
+    """
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {
+            "accepted": 0,
+            "refused_in_a_row": 0,
+            "refused": 0,
+            "returns": 0,
+            "mean": 0.0,
+            "deviation": 0.0,
+        }
+
+    @property
+    def rate_factor(self) -> float:
+        """By what the learning rate is multiplied: a half for every return."""
+        return float(0.5 ** self.state["returns"])
+
+    def accepts(self, loss: float, gradient_norm: float) -> bool:
+        """Whether the step may be taken."""
+        s = self.state
+        finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        settled = s["accepted"] >= SETTLED
+        if finite and not (settled and loss > s["mean"] + JUMP * s["deviation"]):
+            # Running means start as plain means, so that the first values do not linger.
+            keep = min(MEMORY, s["accepted"] / (s["accepted"] + 1))
+            s["deviation"] = (
+                keep * s["deviation"] + (1 - keep) * abs(loss - s["mean"]) if s["accepted"] else 0.0
+            )
+            s["mean"] = keep * s["mean"] + (1 - keep) * loss
+            s["accepted"] += 1
+            s["refused_in_a_row"] = 0
+            return True
+        s["refused"] += 1
+        s["refused_in_a_row"] += 1
+        return False
+
+    @property
+    def lost(self) -> bool:
+        """Whether so many steps were refused in a row that the weights must be bad."""
+        return bool(self.state["refused_in_a_row"] >= PATIENCE)
+
+    def returned(self) -> None:
+        """Note that the caller went back.
+
+        Raises:
+            TrainingError: if that happened too often.
+        """
+        s = self.state
+        s["returns"] += 1
+        s["refused_in_a_row"] = 0
+        if s["returns"] > RETURNS:
+            raise TrainingError(
+                f"training became unstable {s['returns']} times although the learning rate was halved each "
+                "time; begin with a lower one, bound the slopes (parametrisation slopes), or check the data."
+            )
+
+
+def diagnose(flow: Flow, batch: Batch) -> str:
+    """Say in which layer and coordinate a batch goes wrong first, or where slopes are most extreme."""
+    extreme = (-1.0, "nothing unusual was found in the forward pass")
+    with torch.no_grad():
+        for number, (coupling, z, log_slopes) in enumerate(flow.layers(batch.x, batch.context)):
+            for what, values, coordinates in (
+                ("input", z, range(flow.dim)),
+                ("log-slope", log_slopes, coupling.transformed),
+            ):
+                for column, coordinate in enumerate(coordinates):
+                    bad = int((~values[..., column].isfinite()).sum())
+                    if bad:
+                        return (
+                            f"layer {number}, coordinate {coordinate}: the {what} is not finite for {bad} of "
+                            f"{len(batch.x)} points"
+                        )
+            steepest = log_slopes.abs().amax(0)
+            largest = float(steepest.max())
+            if largest > extreme[0]:
+                coordinate = coupling.transformed[int(steepest.argmax())]
+                extreme = (
+                    largest,
+                    f"the most extreme slope, e^{largest:.1f}, is in layer {number}, coordinate {coordinate}",
+                )
+    return _bad_gradient(flow) or extreme[1]
+
+
+def _bad_gradient(flow: Flow) -> str | None:
+    """The layer whose gradient is not finite, and the coordinates whose raw parameters it concerns."""
+    for number, coupling in enumerate(flow.couplings):
+        gradients = [p.grad for p in coupling.parameters() if p.grad is not None]
+        if all(bool(g.isfinite().all()) for g in gradients) or not gradients:
+            continue
+        # The last bias has a row for every raw parameter.
+        rows: Tensor = ~gradients[-1].isfinite()
+        coordinates, first = [], 0
+        for f, members in coupling._groups:
+            for member in members:
+                if bool(rows[first : first + f.n_parameters].any()):
+                    coordinates.append(coupling.transformed[member])
+                first += f.n_parameters
+        where = f"coordinate {', '.join(map(str, coordinates))}" if coordinates else "all coordinates"
+        return f"layer {number}, {where}: the gradient of the weights is not finite"
+    return None

@@ -1,0 +1,157 @@
+"""One training step, and the state that a training carries from step to step."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from knotflow.flows import Flow
+from knotflow.training.compiled import CompiledLoss
+from knotflow.training.config import TrainingConfig
+from knotflow.training.data import FlowData, step_seed
+from knotflow.training.guard import Guard, diagnose
+from knotflow.training.objectives import Batch
+
+log = logging.getLogger("knotflow")
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """The rate of a step: a function of its number alone, so that there is no scheduler to save."""
+    rate = config.learning_rate
+    if config.warm_up:
+        rate *= min(1.0, (step + 1) / config.warm_up)
+    if config.schedule == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * step / config.steps))
+    elif config.schedule == "exponential":
+        rate *= config.decay ** (step // config.decay_every)
+    return rate
+
+
+class FlowModule(pl.LightningModule):
+    """A flow in training: loss, optimiser, moving average and guard.
+
+    Args:
+        flow: the flow.
+        loss: what is minimised.
+        config: how.
+    """
+
+    def __init__(self, flow: Flow, loss: CompiledLoss, config: TrainingConfig) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.flow, self.loss, self.config = flow, loss, config
+        self.average = AveragedModel(flow, multi_avg_fn=_moving_average(config.ema)) if config.ema else None
+        self.guard = Guard()
+        self.optimizer = torch.optim.AdamW(
+            flow.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self.values: dict[str, Tensor] = {}
+        """Terms of the loss in the last step."""
+        self.step = 0
+        """Number of the current step, counted over the whole training."""
+        self._good: dict[str, Any] = {}
+
+    @property
+    def model(self) -> Flow:
+        """The flow that training has arrived at: the moving average if there is one."""
+        model = self.flow if self.average is None else self.average.module
+        if not isinstance(model, Flow):
+            raise TypeError(f"expected a Flow, got {type(model).__name__}.")
+        return model
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer
+
+    def on_train_epoch_start(self) -> None:
+        self._good = copy.deepcopy(self.state())
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        data: FlowData = self.trainer.datamodule  # type: ignore[attr-defined]
+        self.step = data.first_step + batch_idx
+        torch.manual_seed(step_seed(self.config.seed, self.step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, self.step) * self.guard.rate_factor
+        total, self.values = self.loss(self.flow, batch)
+        self.optimizer.zero_grad()
+        self.manual_backward(total)
+        norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), self.config.clip or math.inf)
+        # All processes must decide alike.
+        shared = self.trainer.strategy.reduce(total.detach(), reduce_op="mean")
+        if self.guard.accepts(float(shared), float(norm)):
+            self.optimizers().step()  # type: ignore[union-attr]
+            if self.average is not None:
+                self.average.update_parameters(self.flow)
+        else:
+            self._refuse(batch, float(shared))
+        if (self.step + 1) % self.config.log_every == 0:
+            self._log({"loss": total.detach(), "gradient_norm": norm, **self.values})
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        mix = self.loss.mix
+        names = [name for name, (_, term) in mix.terms.items() if term.needs_log_prob or term.needs_score]
+        if not names:
+            return
+        _, values = mix(self.model, batch)
+        for name in names:
+            self.log(f"validation_{name}", values[name], on_epoch=True, batch_size=len(batch.x), logger=False)
+
+    def on_validation_epoch_end(self) -> None:
+        found = {k: v for k, v in self.trainer.callback_metrics.items() if k.startswith("validation_")}
+        if found and not self.trainer.sanity_checking:
+            self._log(found)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the training depends on, besides the number of the step."""
+        return {
+            "flow": self.flow.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "guard": dict(self.guard.state),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to what `state` returned."""
+        self.flow.load_state_dict(state["flow"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.guard.state = dict(state["guard"])
+
+    def _refuse(self, batch: Batch, loss: float) -> None:
+        """Skip a bad step; if the weights themselves are bad, go back to those of the last checkpoint."""
+        if self.guard.state["refused_in_a_row"] == 1:
+            reason = diagnose(self.flow, batch)
+            log.warning("step %d was skipped, its loss is %.4g: %s.", self.step, loss, reason)
+        if self.guard.lost:
+            guard = dict(self.guard.state)
+            self.restore(copy.deepcopy(self._good))
+            self.guard.state = guard
+            self.guard.returned()
+            log.warning(
+                "training went back to the weights of the last checkpoint, with %.3g of the learning rate.",
+                self.guard.rate_factor,
+            )
+
+    def _log(self, values: dict[str, Tensor]) -> None:
+        plain = {name: float(value) for name, value in values.items()}
+        plain["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        for logger in self.loggers:
+            logger.log_metrics(plain, step=self.step + 1)
+
+
+def _moving_average(decay: float) -> Any:
+    """Exponential average, at first over a tenth of the steps so far, so that no early weights linger."""
+
+    @torch.no_grad()
+    def update(average: list[Tensor], current: list[Tensor], updates: Tensor | int) -> None:
+        weight = max(1 - decay, 10 / (int(updates) + 10))
+        torch._foreach_lerp_(average, current, weight)
+
+    return update

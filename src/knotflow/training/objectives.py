@@ -1,0 +1,128 @@
+r"""What is minimised in training: small terms, and weighted mixtures of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from knotflow.flows import Flow
+from knotflow.transforms.base import check_count
+
+
+class Batch(NamedTuple):
+    """Points of the training data, and what is known of them."""
+
+    x: Tensor
+    """Coordinates, (batch, d)."""
+    force: Tensor | None = None
+    """Forces -du/dx there, (batch, d), for force matching."""
+    context: Tensor | None = None
+    """Context, (batch, m), for conditional flows."""
+
+
+class View(NamedTuple):
+    """A flow and a batch, with what all terms share computed once."""
+
+    flow: Flow
+    batch: Batch
+    log_prob: Tensor | None
+    score: Tensor | None
+
+
+class Term(ABC):
+    """One term of a loss: maps a `View` to a number."""
+
+    needs_log_prob = False
+    needs_score = False
+    needs_force = False
+
+    @abstractmethod
+    def __call__(self, view: View) -> Tensor:
+        """The value of the term, differentiable in the weights of the flow."""
+
+
+class NLL(Term):
+    r"""Negative log-likelihood $-\frac1n \sum_i \log p(x_i)$."""
+
+    needs_log_prob = True
+
+    def __call__(self, view: View) -> Tensor:
+        return -_given(view.log_prob).mean()
+
+
+class ForceMatching(Term):
+    r"""Mean squared error of forces, $\frac1{nd} \sum_i |\nabla \log p(x_i) - f_i|^2$.
+
+    The score of the Boltzmann distribution is its force in units of kT, so data with forces tell the gradient
+    of the log-density, too.
+    """
+
+    needs_score = True
+    needs_force = True
+
+    def __call__(self, view: View) -> Tensor:
+        return (_given(view.score) - _given(view.batch.force)).square().mean()
+
+
+class ReverseKL(Term):
+    r"""Reverse divergence $\mathbb E_{x \sim p}[\log p(x) + u(x)]$, up to the free energy; needs no data.
+
+    Args:
+        energy: maps points (n, d) to reduced energies (n,), differentiable.
+        samples: number of points drawn in each step.
+    """
+
+    def __init__(self, energy: Callable[[Tensor], Tensor], samples: int = 256) -> None:
+        check_count("samples", samples, 1)
+        self.energy, self.samples = energy, samples
+
+    def __call__(self, view: View) -> Tensor:
+        flow, context = view.flow, view.batch.context
+        if context is not None:
+            context = context[torch.randint(len(context), (self.samples,), device=context.device)]
+        z = flow.sample_base(self.samples)
+        x, ladj = flow.inverse(z, context)
+        return (flow.base_log_prob(z) - ladj + self.energy(x)).mean()
+
+
+class Mix:
+    """A weighted sum of terms; those of weight 0 are left out and cost nothing.
+
+    Calling it with a flow and a batch gives the sum and the value of every term.
+
+    Example:
+        ``Mix(nll=(0.999, NLL()), force_matching=(0.001, ForceMatching()))``
+    """
+
+    def __init__(self, **terms: tuple[float, Term]) -> None:
+        for name, (weight, _) in terms.items():
+            if not 0 <= weight < float("inf"):
+                raise ValueError(f"the weight of {name} must be finite and not negative, got {weight}.")
+        self.terms = {name: (weight, term) for name, (weight, term) in terms.items() if weight > 0}
+        if not self.terms:
+            raise ValueError(f"a loss needs a term of positive weight, got {terms or 'none'}.")
+        parts = [term for _, term in self.terms.values()]
+        self.needs_score = any(term.needs_score for term in parts)
+        self.needs_log_prob = any(term.needs_log_prob for term in parts)
+        self.needs_force = any(term.needs_force for term in parts)
+
+    def __call__(self, flow: Flow, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        log_prob = score = None
+        if self.needs_score:
+            log_prob, score = flow.log_prob_and_score(batch.x, batch.context)
+        elif self.needs_log_prob:
+            log_prob = flow.log_prob(batch.x, batch.context)
+        view = View(flow, batch, log_prob, score)
+        values = {name: term(view) for name, (_, term) in self.terms.items()}
+        total = torch.stack([weight * values[name] for name, (weight, _) in self.terms.items()]).sum()
+        return total, {name: value.detach() for name, value in values.items()}
+
+
+def _given(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise ValueError("force matching needs forces: give Batch(x, force=...).")
+    return value
