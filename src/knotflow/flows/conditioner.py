@@ -70,15 +70,12 @@ class Conditioner(nn.Module):
         self._middle = [(d.low + d.high) / 2 for d in domains]
         self._half = [d.length / 2 for d in domains]
         inputs = 2 * frequencies * len(self._round) + (2 * frequencies - 1) * len(self._flat) + context
-        if inputs == 0:
-            # Nothing to read: the outputs are free parameters.
-            hidden = ()
-        widths = [inputs, *hidden, outputs]
-        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in pairwise(widths))
-        last = self.layers[-1]
-        if isinstance(last, nn.Linear) and (identity or inputs == 0):
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+        # With nothing to read the outputs are free parameters: weights of a constant.
+        widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
+        self.layers = nn.ModuleList(nn.Linear(n, m, bias=inputs > 0) for n, m in pairwise(widths))
+        if identity or not inputs:
+            for parameter in self.layers[-1].parameters():
+                nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
@@ -90,8 +87,9 @@ class Conditioner(nn.Module):
         return h
 
     def _features(self, x: Tensor, context: Tensor | None) -> Tensor:
-        middle = x.new_tensor(self._middle)
-        v = (x - middle) / x.new_tensor(self._half)
+        if not (self._middle or self.context):
+            return x.new_ones(*x.shape[:-1], 1)
+        v = (x - x.new_tensor(self._middle)) / x.new_tensor(self._half)
         flat, turns = v[..., self._flat], v[..., self._round]
         features = [flat]
         for j in range(1, self.frequencies):
