@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".pdf", ".svg")
+DPI = 150
 
 
 @dataclass(frozen=True)
@@ -29,31 +31,83 @@ class MapPanel:
     """Images, shape (maps, points)."""
     slopes: NDArray[np.float64]
     """Slopes, shape (maps, points)."""
-    marks: Sequence[float]
+    marks: Sequence[float] = ()
     """Where vertical lines go: ends, seams or joins."""
 
+    def __post_init__(self) -> None:
+        shapes = np.shape(self.x), np.shape(self.y), np.shape(self.slopes)
+        if len(shapes[0]) != 1 or len(shapes[1]) != 2 or shapes[1][1:] != shapes[0] or shapes[2] != shapes[1]:
+            raise ValueError(
+                f"panel {self.title!r} needs x of shape (points,), y and slopes of shape (maps, points), got "
+                f"{shapes[0]}, {shapes[1]} and {shapes[2]}; give one row for each map."
+            )
 
-def draw_maps(panels: Sequence[MapPanel]) -> Figure:
-    """Draw maps (above) and their slopes on a logarithmic axis (below), a column for each panel.
+
+@contextmanager
+def optional(product: str, package: str) -> Iterator[None]:
+    """Say how to install an optional package if it turns out to be missing when it is imported.
+
+    Args:
+        product: What the package is needed for, in the plural.
+        package: Its name.
+
+    Raises:
+        ModuleNotFoundError: with the remedy, if the body raised one.
+    """
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{product} need {package}, which is not installed; run: pip install 'knotflow[plot]'"
+        ) from None
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, measured in inches.
 
     Raises:
         ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
-    try:
+    with optional("pictures", "matplotlib"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib, which is not installed; run: pip install 'knotflow[plot]'"
-        ) from None
 
-    figure = Figure(figsize=(3.6 * len(panels), 5.2), layout="constrained", dpi=150)
+    return Figure(figsize=(width, height), layout="constrained", dpi=DPI)
+
+
+def check_some(what: str, items: Sized) -> None:
+    """Refuse to draw nothing.
+
+    Raises:
+        ValueError: if there are no items.
+    """
+    if not len(items):
+        raise ValueError(f"a figure needs at least one {what}, got none; check what was selected for it.")
+
+
+def draw_maps(
+    panels: Sequence[MapPanel], *, line_width: float = 1.1, alpha: float = 1.0, color: str | None = None
+) -> Figure:
+    """Draw maps (above) and their slopes on a logarithmic axis (below), a column for each panel.
+
+    Args:
+        panels: What to draw.
+        line_width: Width of the lines in points.
+        alpha: Their opacity, from 0 to 1.
+        color: Their colour, a different one for each map if missing.
+
+    Raises:
+        ValueError: if there is no panel.
+        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
+    """
+    check_some("panel", panels)
+    figure = new_figure(3.6 * len(panels), 5.2)
     axes = figure.subplots(2, len(panels), sharex="col", squeeze=False)
     for column, panel in enumerate(panels):
         above, below = axes[0, column], axes[1, column]
-        above.plot(panel.x, panel.y.T, linewidth=1.1)
+        above.plot(panel.x, panel.y.T, linewidth=line_width, alpha=alpha, color=color)
         above.plot(panel.x, panel.x, color="black", linewidth=0.6, linestyle=":")
         above.set_title(panel.title, fontsize=10)
-        below.plot(panel.x, panel.slopes.T, linewidth=1.1)
+        below.plot(panel.x, panel.slopes.T, linewidth=line_width, alpha=alpha, color=color)
         below.set_yscale("log")
         below.set_xlabel("x")
         for axis in (above, below):

@@ -99,7 +99,10 @@ def fit(
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]
         if progress:
             callbacks.append(ProgressLine(title))
-        _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
+        with warnings.catch_warnings():
+            # Advice on data loaders and devices that does not apply here.
+            warnings.filterwarnings("ignore", module="lightning")
+            _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
     save(module.model, model, training=config.plain(), data=fingerprint(train))
     initial.unlink(missing_ok=True)
     return module.model
@@ -149,20 +152,19 @@ def _trainer(
             TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at or None)
         )
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on data loaders and devices that does not apply here
-        return pl.Trainer(
-            max_epochs=data.blocks_left,
-            reload_dataloaders_every_n_epochs=1,
-            logger=loggers,
-            callbacks=callbacks,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            log_every_n_steps=config.log_every,
-            use_distributed_sampler=False,
-        )
+    return pl.Trainer(
+        max_epochs=data.blocks_left,
+        reload_dataloaders_every_n_epochs=1,
+        logger=loggers,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=None if data.validation else 0,
+        log_every_n_steps=config.log_every,
+        use_distributed_sampler=False,
+    )
 
 
 def _flow_config(flow: Flow) -> dict[str, Any]:

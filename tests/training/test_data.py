@@ -1,0 +1,138 @@
+"""Batches, checkpoints, logs and rates: the parts that make a resume exact."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from knotflow.config import ConfigError
+from knotflow.training import Batch, TrainingConfig
+from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
+from knotflow.training.data import Batches, FlowData, check_data
+from knotflow.training.logs import CsvLog, read_log
+from knotflow.training.module import learning_rate
+
+
+def _numbers(n: int) -> Batch:
+    x = torch.arange(n, dtype=torch.float64).unsqueeze(-1)
+    return Batch(x, force=-x)
+
+
+def test_every_point_is_seen_once_in_a_pass() -> None:
+    seen = torch.cat([batch.x for batch in Batches(_numbers(12), 4, 7, 0, 3)])
+    assert sorted(seen.flatten().tolist()) == list(range(12))
+    again = torch.cat([batch.x for batch in Batches(_numbers(12), 4, 7, 3, 6)])
+    assert sorted(again.flatten().tolist()) == list(range(12))
+    assert not torch.equal(seen, again)
+
+
+def test_the_batch_of_a_step_does_not_depend_on_where_one_begins() -> None:
+    everything = list(Batches(_numbers(10), 3, 7, 0, 11))
+    for first in range(11):
+        late = next(iter(Batches(_numbers(10), 3, 7, first, 11)))
+        assert torch.equal(late.x, everything[first].x)
+        assert torch.equal(late.force, -late.x)
+
+
+def test_processes_share_a_batch() -> None:
+    whole = next(iter(Batches(_numbers(10), 5, 7, 0, 1))).x
+    shares = [next(iter(Batches(_numbers(10), 5, 7, 0, 1, rank=r, world=2))).x for r in range(2)]
+    assert sorted(torch.cat(shares).flatten().tolist()) == sorted(whole.flatten().tolist())
+
+
+def test_blocks_cover_all_steps() -> None:
+    data = FlowData(_numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=2)
+    assert data.blocks_left == 1 and len(data.train_dataloader()) == 3
+    assert data.val_dataloader() == []
+    pieces = FlowData(_numbers(20), _numbers(9), batch_size=4, steps=1, block=1, seed=0).val_dataloader()
+    assert [len(piece.x) for piece in pieces] == [4, 4, 1] and len(pieces) == 3
+
+
+def test_unusable_data_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(points, coordinates\), got \(4,\)"):
+        check_data("training", Batch(torch.zeros(4)), 2)
+    with pytest.raises(ValueError, match="at least one batch of 20 points, got 10"):
+        check_data("training", _numbers(10), 20)
+    with pytest.raises(ValueError, match="10 points, but 3 rows of force"):
+        check_data("training", Batch(torch.zeros(10, 2), force=torch.zeros(3, 2)), 2)
+    x = torch.zeros(10, 2)
+    x[4, 1] = torch.nan
+    with pytest.raises(ValueError, match="x of the training data is not finite in 1 rows, first in row 4"):
+        check_data("training", Batch(x), 2)
+
+
+def test_checkpoints_keep_everything(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    state = {
+        "numbers": {0: {"step": torch.tensor(3.0), "x": torch.randn(3, 2).double()}, 1: None},
+        "groups": [{"lr": 1e-3, "betas": (0.9, 0.999), "fused": None, "name": "a", "flag": True}],
+        "count": 7,
+        "shared": [torch.ones(2)] * 2,
+    }
+    write_checkpoint(path, state)
+    back = read_checkpoint(path)
+    assert back["groups"] == state["groups"] and back["count"] == 7
+    assert list(back["numbers"]) == [0, 1] and back["numbers"][1] is None
+    assert torch.equal(back["numbers"][0]["x"], state["numbers"][0]["x"])
+    assert torch.equal(back["shared"][1], torch.ones(2))
+
+
+def test_checkpoints_are_never_pickles(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(pickle.dumps({"state": 1}))
+    with pytest.raises(ValueError, match="not a checkpoint of knotflow"):
+        read_checkpoint(path)
+    torch.save({"state": 1}, path)
+    with pytest.raises(ValueError, match="not a checkpoint of knotflow"):
+        read_checkpoint(path)
+    with pytest.raises(TypeError, match="cannot hold a set"):
+        write_checkpoint(tmp_path / "other.ckpt", {"a": {1, 2}})
+    assert not (tmp_path / "other.ckpt").exists()
+
+
+def test_a_resumed_log_has_no_row_twice(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    log = CsvLog(path)
+    for step in (10, 20, 30):
+        log.log_metrics({"nll": 1.0 / step}, step)
+    with path.open("a") as file:
+        file.write("40,nl")  # killed in the middle of a line
+    assert read_log(path) == [(10, "nll", 0.1), (20, "nll", 0.05), (30, "nll", 1.0 / 30)]
+    CsvLog(path, resume_at=20).log_metrics({"nll": 5.0}, 30)
+    assert read_log(path) == [(10, "nll", 0.1), (20, "nll", 0.05), (30, "nll", 5.0)]
+    CsvLog(path)
+    assert read_log(path) == []
+
+
+def test_rates() -> None:
+    base = {"steps": 1000, "learning_rate": 0.01, "warm_up": 10}
+    cosine = TrainingConfig.parse({**base, "schedule": "cosine"})
+    assert learning_rate(cosine, 4) == pytest.approx(0.005, rel=1e-3)
+    assert learning_rate(cosine, 500) == pytest.approx(0.005)
+    assert learning_rate(cosine, 999) < 1e-6
+    steps = TrainingConfig.parse({**base, "schedule": "exponential", "decay": 0.5, "decay_every": 100})
+    assert learning_rate(steps, 99) == pytest.approx(0.01)
+    assert learning_rate(steps, 250) == pytest.approx(0.0025)
+    constant = TrainingConfig.parse({**base, "schedule": "constant", "warm_up": 0})
+    assert {learning_rate(constant, step) for step in (0, 500, 999)} == {0.01}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"stepz": 3}, "unknown key 'stepz'; allowed here: .*steps"),
+        ({"steps": "3"}, "steps: .*valid integer, got '3'"),
+        ({"steps": True}, "steps: .*valid integer, got True"),
+        ({"learning_rate": 0.0}, "learning_rate: .*greater than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate: "),
+        ({"schedule": "linear"}, "schedule: .*'constant', 'cosine' or 'exponential', got 'linear'"),
+        ({"loss": {"nlll": 1.0}}, "unknown key 'loss.nlll'; allowed here: force_matching, nll"),
+        ({"loss": {"nll": 0.0}}, "loss: one of nll, force_matching and reverse_kl"),
+        ({"ema": 1.0}, "ema: .*less than 1"),
+        ({"loss": 3}, "loss: .*LossConfig, got 3"),
+    ],
+)
+def test_wrong_training_configurations(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainingConfig.parse(wrong)

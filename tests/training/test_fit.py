@@ -1,0 +1,211 @@
+"""Whole trainings: they learn, survive being killed, and refuse what cannot work."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import knotflow as kf
+from knotflow.training import Batch, TrainingConfig, TrainingError, fit
+from knotflow.training.guard import PATIENCE, RETURNS, SETTLED, Guard, diagnose
+from knotflow.training.logs import read_log
+from knotflow.training.module import FlowModule
+from tests.flows.registry import make, points
+from tests.training import runs
+
+ROOT = Path(__file__).parents[2]
+
+
+def _weights(flow: kf.Flow) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in flow.parameters()]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, kf.Flow]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("reference")
+    flow = runs.run(folder)
+    torch.set_num_threads(threads)
+    return folder, flow
+
+
+def test_a_run_folder(reference: tuple[Path, kf.Flow]) -> None:
+    folder, flow = reference
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"config.json", "last.ckpt", "log.csv", "model.safetensors", "tensorboard"}
+    saved = kf.load(folder / "model.safetensors")
+    assert all(map(torch.equal, _weights(saved), _weights(flow)))
+    config = json.loads((folder / "config.json").read_text())
+    assert TrainingConfig.parse(config["training"]) == runs.CONFIG
+    log = read_log(folder / "log.csv")
+    assert [step for step, name, _ in log if name == "nll"] == [10, 20, 30, 40, 50, 60, 70]
+    assert [step for step, name, _ in log if name == "validation_nll"] == [20, 40, 60, 70]
+    assert any((folder / "tensorboard").iterdir())
+
+
+def test_training_learns(reference: tuple[Path, kf.Flow]) -> None:
+    folder, _ = reference
+    nll = [value for _, name, value in read_log(folder / "log.csv") if name == "validation_nll"]
+    assert nll[-1] < nll[0] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [("step", 3), ("step", 47), ("checkpoint", 1), ("checkpoint", 3)]
+)
+def test_a_killed_run_ends_with_the_same_weights(
+    reference: tuple[Path, kf.Flow], moment: str, number: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.training.runs", str(tmp_path), moment, str(number)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert not (tmp_path / "model.safetensors").exists()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # Another seed of the weights: they must come from the folder.
+    resumed = runs.run(tmp_path, seed=99)
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, _weights(resumed), _weights(reference[1])))
+    assert read_log(tmp_path / "log.csv") == read_log(reference[0] / "log.csv")
+
+
+def test_a_finished_run_is_loaded(reference: tuple[Path, kf.Flow], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlowModule, "training_step", None)  # a step would fail
+    again = runs.run(reference[0], seed=5)
+    assert all(map(torch.equal, _weights(again), _weights(reference[1])))
+
+
+def test_a_folder_of_another_run_is_refused(reference: tuple[Path, kf.Flow]) -> None:
+    folder, _ = reference
+    before = (folder / "model.safetensors").read_bytes()
+    other = runs.CONFIG.model_copy(update={"learning_rate": 0.5})
+    with pytest.raises(ValueError, match=r"differs in training.learning_rate \(0.01 there, 0.5 here\)"):
+        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, progress=False)
+    with pytest.raises(ValueError, match="differs in data"):
+        fit(runs.flow(), runs.data(150), runs.CONFIG, folder, energy=runs.energy, progress=False)
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fm = TrainingConfig.parse({"batch_size": 32, "loss": {"force_matching": 1.0}})
+    x = runs.data().x
+    with pytest.raises(ValueError, match="force_matching needs forces"):
+        fit(runs.flow(), x, fm, folder)
+    with pytest.raises(ValueError, match="reverse_kl needs an energy"):
+        fit(runs.flow(), runs.data(), runs.CONFIG, folder)
+    with pytest.raises(ValueError, match="at least one batch of 512 points, got 200"):
+        fit(runs.flow(), x, None, folder)
+    with pytest.raises(ValueError, match="coordinate 0 lives on the interval"):
+        fit(runs.flow(), Batch(x + 1, force=x), fm, folder)
+    with pytest.raises(ValueError, match=r"shape \(\.\.\., 2\), got \(200, 1\)"):
+        fit(runs.flow(), x[:, :1], TrainingConfig.parse({"batch_size": 32}), folder)
+    with pytest.raises(ValueError, match="forces must have the shape"):
+        fit(runs.flow(), Batch(x, force=x[:, :1]), fm, folder)
+    with pytest.raises(ValueError, match="built from a configuration"):
+        fit(make("by-hand-4d").float(), torch.full((50, 4), 0.1), TrainingConfig(batch_size=32), folder)
+    assert not folder.exists()
+
+
+def test_progress_is_shown_without_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = TrainingConfig.parse({"steps": 20, "batch_size": 32, "log_every": 5, "compile": False})
+    fit(runs.flow(), runs.data().x, config, tmp_path, title="rings")
+    assert "rings: step 20 of 20  nll" in capfd.readouterr().err
+
+
+# --- the guard ---------------------------------------------------------------------------------------
+
+
+def test_the_guard_refuses_what_is_not_finite_and_what_jumps() -> None:
+    guard = Guard()
+    generator = torch.Generator().manual_seed(0)
+    for value in torch.randn(2 * SETTLED, generator=generator).tolist():
+        assert guard.accepts(-5.0 + 0.1 * value, 1.0)
+    state = dict(guard.state)
+    assert not guard.accepts(float("nan"), 1.0)
+    assert not guard.accepts(-5.0, float("inf"))
+    assert not guard.accepts(40.0, 1.0)
+    assert guard.accepts(-30.0, 1.0), "a lower loss is never refused"
+    assert guard.state["refused"] == 3 and guard.state["refused_in_a_row"] == 0
+    assert guard.state["accepted"] == state["accepted"] + 1
+
+
+def test_the_guard_gives_up_in_the_end() -> None:
+    guard = Guard()
+    for _ in range(RETURNS):
+        for _ in range(PATIENCE):
+            assert not guard.lost
+            guard.accepts(float("nan"), 1.0)
+        assert guard.lost
+        guard.returned()
+    assert guard.rate_factor == 0.5**RETURNS
+    with pytest.raises(TrainingError, match="begin with a lower one"):
+        guard.returned()
+
+
+def test_a_diagnosis_names_layer_and_coordinate() -> None:
+    flow = make("mixed-5d")
+    batch = Batch(points(flow, 16))
+    assert "the most extreme slope" in diagnose(flow, batch)
+    coupling = flow.couplings[3]
+    first = 0
+    with torch.no_grad():
+        bias = coupling.conditioner.layers[-1].bias
+        (f, members), *_ = coupling._groups
+        first = (len(members) - 1) * f.n_parameters
+        bias[first : first + f.n_parameters] = torch.nan
+    coordinate = coupling.transformed[members[-1]]
+    assert f"layer 3, coordinate {coordinate}: the log-slope is not finite for 16 of 16" in diagnose(
+        flow, batch
+    )
+
+
+def test_a_diagnosis_names_the_layer_of_a_bad_gradient() -> None:
+    flow = make("mixed-5d")
+    batch = Batch(points(flow, 16))
+    flow.log_prob(batch.x).sum().backward()
+    coupling = flow.couplings[2]
+    gradient = coupling.conditioner.layers[-1].bias.grad
+    gradient[0] = torch.inf
+    first = coupling.transformed[coupling._groups[0][1][0]]
+    assert f"layer 2, coordinate {first}: the gradient" in diagnose(flow, batch)
+
+
+@pytest.mark.parametrize(("bad_steps", "returns"), [((30,), 0), (tuple(range(30, 30 + PATIENCE)), 1)])
+def test_bad_steps_leave_no_trace_in_the_weights(
+    bad_steps: tuple[int, ...],
+    returns: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Poison the weights just before some steps, as an exploding update would."""
+    original = FlowModule.training_step
+    seen: list[FlowModule] = []
+
+    def poisoned(self: FlowModule, batch: Batch, batch_idx: int) -> None:
+        seen[:] = [self]
+        step = self.trainer.datamodule.first_step + batch_idx
+        bias = self.flow.couplings[1].conditioner.layers[-1].bias
+        if step in bad_steps:
+            kept = bias.detach().clone()
+            with torch.no_grad():
+                bias.fill_(torch.nan)
+            original(self, batch, batch_idx)
+            if len(bad_steps) == 1:  # only the step was bad, not the weights
+                with torch.no_grad():
+                    bias.copy_(kept)
+        else:
+            original(self, batch, batch_idx)
+
+    monkeypatch.setattr(FlowModule, "training_step", poisoned)
+    flow = runs.run(tmp_path)
+    assert all(weight.isfinite().all() for weight in _weights(flow))
+    assert "layer 1, coordinate 1" in caplog.text
+    assert seen[0].guard.state["returns"] == returns
+    assert ("went back to the weights of the last checkpoint" in caplog.text) == bool(returns)
+    assert flow.log_prob(runs.data().x).mean() > 0.05
