@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from knotflow import __version__
-from knotflow.cli import figure, quickstart
+from knotflow.cli import figure, quickstart, reproduce
 
 app = typer.Typer(
     name="knotflow",
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(quickstart.quickstart)
 app.add_typer(figure.app, name="figure")
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def _print_version(wanted: bool) -> None:

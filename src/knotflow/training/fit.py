@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,7 @@ def fit(
     done = 0
     if checkpoint is not None:
         module.restore(checkpoint["state"])
-        done = checkpoint["blocks"]
+        module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
     data = FlowData(
         train,
         validation,
@@ -103,7 +104,7 @@ def fit(
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
-    save(module.model, model, training=config.plain(), data=fingerprint(train))
+    save(module.model, model, training=config.plain(), data=fingerprint(train), seconds=module.seconds)
     initial.unlink(missing_ok=True)
     return module.model
 
@@ -134,11 +135,17 @@ class _SaveBlocks(pl.Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.started = 0.0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero and isinstance(pl_module, FlowModule):
+            pl_module.seconds += time.perf_counter() - self.started
             blocks = trainer.datamodule.done + trainer.current_epoch + 1  # type: ignore[attr-defined]
-            write_checkpoint(self.path, {"blocks": blocks, "state": pl_module.state()})
+            checkpoint = {"blocks": blocks, "seconds": pl_module.seconds, "state": pl_module.state()}
+            write_checkpoint(self.path, checkpoint)
 
 
 def _trainer(

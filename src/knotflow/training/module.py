@@ -56,6 +56,8 @@ class FlowModule(pl.LightningModule):
         """Terms of the loss in the last step."""
         self.step = 0
         """Number of the current step, counted over the whole training."""
+        self.seconds = 0.0
+        """Time spent in all blocks so far, of killed runs up to their last checkpoint."""
         self._good: dict[str, Any] = {}
 
     @property

@@ -1,0 +1,144 @@
+"""``knotflow reproduce``: the figures and tables of the paper."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help="Reproduce figures and tables of the paper.", no_args_is_help=True)
+
+
+class ScaleName(StrEnum):
+    """How much work to do."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+class ShortScale(StrEnum):
+    """How much work to do, where the paper has no counterpart."""
+
+    smoke = "smoke"
+    small = "small"
+
+
+class Model(StrEnum):
+    """Transforms that the toy example compares."""
+
+    bspline = "bspline"
+    rq = "rq"
+    smooth = "smooth"
+
+
+class DomainName(StrEnum):
+    """Domains of the toy example."""
+
+    interval = "interval"
+    circle = "circle"
+
+
+class Preset(StrEnum):
+    """Which flows."""
+
+    paper = "paper"
+    best = "best"
+
+
+@app.callback()
+def _group() -> None:
+    """Reproduce figures and tables of the paper."""
+
+
+@app.command()
+def toy2d(
+    scale: Annotated[
+        ScaleName,
+        typer.Option(
+            help="smoke: seconds, only to see that all works; small: minutes; paper: 8,000 steps each."
+        ),
+    ] = ScaleName.small,
+    preset: Annotated[
+        Preset,
+        typer.Option(help="paper: four couplings for each transform; best: our own flow, as one more row."),
+    ] = Preset.paper,
+    model: Annotated[list[Model] | None, typer.Option(help="Only this transform; may be repeated.")] = None,
+    domain: Annotated[
+        list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.  [default: runs/toy2d-SCALE]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+) -> None:
+    """Train B-spline, RQ-spline and smooth flows on rings: figures 1, 2 and 5, and exact errors.
+
+    Run again, it goes on where it stopped; table and page show everything finished in the folder.
+
+    Examples:
+        knotflow reproduce toy2d --scale smoke
+
+        knotflow reproduce toy2d --scale paper --model bspline --domain circle
+
+        knotflow reproduce toy2d --scale paper --preset best
+    """
+    from knotflow.experiments import toy2d as experiment
+    from knotflow.experiments import toy2d_report as report
+
+    if preset is Preset.best and model:
+        raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
+    folder = out or Path("runs") / f"toy2d-{scale.value}"
+    models = ["best"] if preset is Preset.best else [m.value for m in model or list(Model)]
+    console = Console()
+    for where in domain or list(DomainName):
+        for which in models:
+            experiment.run_scenario(
+                which,
+                where.value,
+                experiment.SCALES[scale.value],
+                folder / f"{which}-{where.value}",
+                seed=seed,
+                say=lambda text: console.print(text, highlight=False),
+            )
+    page = report.write_report(folder, scale.value)
+    table = Table(*(report.COLUMNS[i] for i in report.BRIEF), title=f"rings, scale {scale.value}")
+    for row in report.rows(experiment.read_results(folder)):
+        table.add_row(*(str(row[i]) for i in report.BRIEF))
+    console.print(table)
+    console.print(f"Figures, table and explanations: {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def mixed5d(
+    scale: Annotated[
+        ShortScale, typer.Option(help="smoke: seconds, only to see that all works; small: minutes.")
+    ] = ShortScale.small,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results.  [default: runs/mixed5d-SCALE]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+) -> None:
+    """Train the default flow on two circles, two intervals and a line, with likelihood and forces.
+
+    The density is known exactly (knotflow.physics.Mixed), so the errors are those of the flow alone.
+
+    Example: knotflow reproduce mixed5d --scale smoke
+    """
+    from knotflow.experiments import mixed5d as experiment
+
+    folder = out or Path("runs") / f"mixed5d-{scale.value}"
+    result = experiment.run(folder, scale.value, seed=seed)
+    table = Table("measure", "value", title=f"five coordinates of mixed kinds, scale {scale.value}")
+    table.add_row("KL (nats)", f"{result.kl:.4f} ± {result.kl_error:.4f}")
+    table.add_row("score error, relative", f"{100 * result.score_error:.1f} %")
+    table.add_row("  for each coordinate", ", ".join(f"{100 * e:.1f}" for e in result.score_errors))
+    table.add_row("effective sample size", f"{100 * result.ess:.1f} %")
+    table.add_row("training", f"{result.training_seconds:.0f} s")
+    console = Console()
+    console.print(table)
+    console.print(f"Model and numbers: {folder}", highlight=False, soft_wrap=True)
