@@ -7,9 +7,7 @@ from typing import Any, Literal, Self, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the key and what is allowed."""
+from knotflow.errors import ConfigError
 
 
 class Config(BaseModel):
@@ -46,6 +44,8 @@ def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         allowed = sorted({name for model in models for name in model.model_fields})
         return f"unknown key {key!r}; allowed here: {', '.join(allowed)}."
+    if problem["type"] in ("union_tag_not_found", "model_type", "model_attributes_type", "dict_type"):
+        return f"{key or cls.__name__}: expected a table of keys and values, got {problem['input']!r}."
     if problem["type"] == "missing":
         return f"{key} is missing; give it a value."
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")

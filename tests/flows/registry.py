@@ -85,7 +85,5 @@ def context(flow: kf.Flow, n: int, seed: int = 1) -> torch.Tensor | None:
 
 def distance(flow: kf.Flow, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Largest distance of coordinates as a fraction of their domains, around circles."""
-    length = torch.tensor([d.length for d in flow.domains], dtype=a.dtype)
-    gap = (a - b).abs() / length
-    circle = torch.tensor([isinstance(d, kf.Circle) for d in flow.domains])
-    return torch.where(circle, torch.minimum(gap, 1 - gap), gap).max()
+    gaps = [d.distance(a[:, i], b[:, i]).max() / d.length for i, d in enumerate(flow.domains)]
+    return torch.stack(gaps).max()

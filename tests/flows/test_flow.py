@@ -42,6 +42,8 @@ def test_a_context_conditions_the_density() -> None:
         flow.log_prob(x)
     with pytest.raises(ValueError, match="expected no context"):
         make("circle-2d").log_prob(x, one)
+    with pytest.raises(ValueError, match=r"one for each point, of shape \(10, 3\), got \(4, 3\)"):
+        flow.log_prob(x, rows[:4])
     with pytest.raises(ValueError, match=r"expected a context of shape \(\.\.\., 3\)"):
         flow.log_prob(x, one[:2])
 
@@ -52,6 +54,21 @@ def test_points_outside_an_interval_are_named() -> None:
     x[3, 2] = 0.4
     with pytest.raises(ValueError, match=r"coordinate 2 lives on the interval \[0.05, 0.3\], got .* to 0.4"):
         flow.log_prob(x)
+
+
+def test_points_that_are_no_numbers_are_named() -> None:
+    for name in ("mixed-5d", "line-1d", "circle-1d"):
+        flow = make(name)
+        x = points(flow, 10)
+        x[3, -1] = torch.nan
+        with pytest.raises(ValueError, match=f"coordinate {flow.dim - 1} is NaN"):
+            flow.log_prob(x)
+
+
+def test_dtypes_must_agree() -> None:
+    flow = make("circle-2d")
+    with pytest.raises(ValueError, match=r"computes in torch.float64, got points in torch.float32"):
+        flow.log_prob(points(flow, 3).float())
 
 
 def test_float32_samples_lie_in_their_intervals() -> None:
@@ -85,6 +102,9 @@ def test_wrong_couplings_are_refused() -> None:
         kf.Coupling([0, 1], [spline], [2], network)
     with pytest.raises(ValueError, match="at least one coordinate"):
         kf.Coupling([], [], [0], network)
+    small = kf.Coupling([0], [spline], [1], kf.Conditioner([unit], 5))
+    with pytest.raises(ValueError, match=f"take {spline.n_parameters} raw parameters, but its conditioner"):
+        small(torch.rand(3, 2))
     coupling = kf.Coupling([0], [spline], [1], network)
     with pytest.raises(ValueError, match="uses coordinate 1, but there are 1"):
         kf.Flow([unit], [coupling])

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import knotflow as kf
-from knotflow.config import ConfigError
+from knotflow.errors import ConfigError
 from knotflow.flows import FlowConfig, default_config
 from knotflow.flows.io import notes
 from tests.flows.registry import NAMES, context, make, points
@@ -101,6 +101,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"conditioner": {"hidden": [64, 0]}}, r"conditioner\.hidden\.1: .*got 0"),
     ({"conditioner": {"hidden": [64, 32], "residual": True}}, "one width"),
     ({"conditioner": {"activation": "relu"}}, r"conditioner\.activation: .*'gelu', 'silu', 'sin'"),
+    ({"transform": kf.BSpline(8)}, r"transform: expected a table of keys and values, got BSpline"),
+    ({"transform": 3}, r"transform: expected a table of keys and values, got 3"),
+    ({"transform": "cubic"}, r"transform: .*'bspline', 'rq', 'smooth'"),
     ({"context": -1}, r"context: .*greater than or equal to 0"),
     ({"depth": 3}, "unknown key 'depth'; allowed here: conditioner, context, rounds, transform"),
 ]
@@ -125,5 +128,11 @@ def test_wrong_couplings_are_found_before_building() -> None:
             FlowConfig.parse({**good, "couplings": [change]})
     with pytest.raises(ConfigError, match="needs low < high"):
         FlowConfig.parse({**good, "domains": [{"kind": "circle", "low": 1.0, "high": 0.0}]})
+    with pytest.raises(ConfigError, match="FlowConfig: expected a table of keys and values, got 3"):
+        FlowConfig.parse(3)
+    with pytest.raises(ValueError, match="expected a list of domains, one for each coordinate, got Circle"):
+        kf.Flow.on(kf.Circle())
+    with pytest.raises(ValueError, match=r"the number of coordinates must be .* at least 1, got 0"):
+        kf.Flow.on([])
     with pytest.raises(ValueError, match="an Interval, a Circle or a Line, got RealLine"):
         kf.Flow.on([kf.Affine().domain])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from knotflow.config import ConfigError
+from knotflow.errors import ConfigError
 from knotflow.training import Batch, TrainingConfig
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.data import Batches, FlowData, check_data
@@ -130,7 +130,7 @@ def test_rates() -> None:
         ({"loss": {"nlll": 1.0}}, "unknown key 'loss.nlll'; allowed here: force_matching, nll"),
         ({"loss": {"nll": 0.0}}, "loss: one of nll, force_matching and reverse_kl"),
         ({"ema": 1.0}, "ema: .*less than 1"),
-        ({"loss": 3}, "loss: .*LossConfig, got 3"),
+        ({"loss": 3}, "loss: expected a table of keys and values, got 3"),
     ],
 )
 def test_wrong_training_configurations(wrong: dict[str, object], message: str) -> None:

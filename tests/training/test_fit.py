@@ -94,7 +94,7 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fm = TrainingConfig.parse({"batch_size": 32, "loss": {"force_matching": 1.0}})
     x = runs.data().x
-    with pytest.raises(ValueError, match="force_matching needs forces"):
+    with pytest.raises(ValueError, match="force_matching needs forces of the training data"):
         fit(runs.flow(), x, fm, folder)
     with pytest.raises(ValueError, match="reverse_kl needs an energy"):
         fit(runs.flow(), runs.data(), runs.CONFIG, folder)
@@ -104,10 +104,14 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
         fit(runs.flow(), Batch(x + 1, force=x), fm, folder)
     with pytest.raises(ValueError, match=r"shape \(\.\.\., 2\), got \(200, 1\)"):
         fit(runs.flow(), x[:, :1], TrainingConfig.parse({"batch_size": 32}), folder)
-    with pytest.raises(ValueError, match="forces must have the shape"):
+    with pytest.raises(ValueError, match="forces of the training data must have the shape"):
         fit(runs.flow(), Batch(x, force=x[:, :1]), fm, folder)
     with pytest.raises(ValueError, match="built from a configuration"):
         fit(make("by-hand-4d").float(), torch.full((50, 4), 0.1), TrainingConfig(batch_size=32), folder)
+    with pytest.raises(ValueError, match=r"computes in torch.float32, got points in torch.float64"):
+        fit(runs.flow(), x.double(), TrainingConfig(batch_size=32), folder)
+    with pytest.raises(ValueError, match="needs forces of the validation data"):
+        fit(runs.flow(), runs.data(), fm, folder, validation=x)
     assert not folder.exists()
 
 
@@ -152,13 +156,9 @@ def test_a_diagnosis_names_layer_and_coordinate() -> None:
     batch = Batch(points(flow, 16))
     assert "the most extreme slope" in diagnose(flow, batch)
     coupling = flow.couplings[3]
-    first = 0
+    coordinate, outputs = list(coupling.outputs.items())[-1]
     with torch.no_grad():
-        bias = coupling.conditioner.layers[-1].bias
-        (f, members), *_ = coupling._groups
-        first = (len(members) - 1) * f.n_parameters
-        bias[first : first + f.n_parameters] = torch.nan
-    coordinate = coupling.transformed[members[-1]]
+        coupling.conditioner.layers[-1].bias[outputs] = torch.nan
     assert f"layer 3, coordinate {coordinate}: the log-slope is not finite for 16 of 16" in diagnose(
         flow, batch
     )
@@ -169,10 +169,9 @@ def test_a_diagnosis_names_the_layer_of_a_bad_gradient() -> None:
     batch = Batch(points(flow, 16))
     flow.log_prob(batch.x).sum().backward()
     coupling = flow.couplings[2]
-    gradient = coupling.conditioner.layers[-1].bias.grad
-    gradient[0] = torch.inf
-    first = coupling.transformed[coupling._groups[0][1][0]]
-    assert f"layer 2, coordinate {first}: the gradient" in diagnose(flow, batch)
+    coordinate, outputs = list(coupling.outputs.items())[-1]
+    coupling.conditioner.layers[-1].bias.grad[outputs.start] = torch.inf
+    assert f"layer 2, coordinate {coordinate}: the gradient" in diagnose(flow, batch)
 
 
 @pytest.mark.parametrize(("bad_steps", "returns"), [((30,), 0), (tuple(range(30, 30 + PATIENCE)), 1)])

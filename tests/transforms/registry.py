@@ -57,9 +57,3 @@ def draw(
     x[:2] = torch.tensor([low, high])
     raw = scale * torch.randn(n, f.n_parameters, generator=generator, dtype=torch.float64)
     return x.to(dtype).clamp(low, high), raw.to(dtype)
-
-
-def distance(f: kf.Transform, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Distance of points of the domain; around the circle if it is one."""
-    gap = (a - b).abs()
-    return torch.minimum(gap, f.domain.length - gap) if isinstance(f.domain, kf.Circle) else gap

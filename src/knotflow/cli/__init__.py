@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from knotflow import __version__
 from knotflow.cli import figure, quickstart, reproduce
+from knotflow.errors import TrainingError
 
 app = typer.Typer(
     name="knotflow",
@@ -43,7 +44,7 @@ def main() -> None:
     """Run the command line; errors of the user end in one sentence and exit status 2."""
     try:
         app()
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError, TrainingError) as error:
         message = f"[bold red]Error:[/] {escape(str(error))}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -67,9 +67,7 @@ def _measure(f: Transform, seed: int) -> tuple[str, ...]:
     raw = 2 * torch.randn(POINTS, f.n_parameters, generator=generator)
     with torch.no_grad():
         y, _ = f.forward(x, raw)
-        error = (f.inverse(y, raw)[0] - x).abs()
-        if isinstance(f.domain, Circle):
-            error = torch.minimum(error, f.domain.length - error)
+        error = f.domain.distance(f.inverse(y, raw)[0], x)
         forward = _nanoseconds(lambda: f.forward(x, raw))
         inverse = _nanoseconds(lambda: f.inverse(y, raw))
     name = f"BSpline k={f.order}" if isinstance(f, BSpline) else type(f).__name__

@@ -72,7 +72,7 @@ def toy2d(
         list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.  [default: runs/toy2d-SCALE]")
+        Path | None, typer.Option(help="Folder for the results; by default runs/toy2d-SCALE.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
 ) -> None:
@@ -119,7 +119,7 @@ def mixed5d(
         ShortScale, typer.Option(help="smoke: seconds, only to see that all works; small: minutes.")
     ] = ShortScale.small,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results.  [default: runs/mixed5d-SCALE]")
+        Path | None, typer.Option(help="Folder for the results; by default runs/mixed5d-SCALE.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
 ) -> None:

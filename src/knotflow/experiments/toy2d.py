@@ -56,7 +56,7 @@ class Scale:
 SCALES = {
     "smoke": Scale(500, 100, 4, 30, 200, 8, 16, 100, 4, picture=60, compile=False),
     "small": Scale(10_000, 1000, 10, 1500, 1000, 32, 100, 1000, 200),
-    "paper": Scale(10_000, 1000, 10, 8000, 1000, 32, 100, 2000, 200),
+    "paper": Scale(10_000, 1000, 10, 8000, 1000, 32, 100, 1000, 200),
 }
 
 
@@ -113,6 +113,7 @@ def training_config(model: str, scale: Scale, seed: int) -> TrainingConfig:
             "warm_up": max(1, scale.steps // 20),
             "loss": {"nll": 1.0, "force_matching": 1e-4 if model == "best" else 0.0},
             "checkpoint_every": 500,
+            "log_every": min(50, max(1, scale.steps // 10)),
             "seed": seed,
             "compile": scale.compile,
         }

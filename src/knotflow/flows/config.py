@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from knotflow.config import Config
 from knotflow.flows.conditioner import Conditioner
 from knotflow.flows.coupling import Coupling
-from knotflow.flows.flow import Flow, standard
+from knotflow.flows.flow import Flow, check_domains, standard
 from knotflow.transforms import (
     BSpline,
     Bump,
@@ -39,7 +39,6 @@ class DomainConfig(Config):
     @classmethod
     def of(cls, domain: Domain) -> DomainConfig:
         """The configuration of a domain."""
-        standard(domain)  # refuses what is none of the three
         return cls.parse(
             {"kind": type(domain).__name__.lower(), "low": float(domain.low), "high": float(domain.high)}
         )
@@ -91,7 +90,7 @@ class BSplineConfig(Config):
     bins: Count = 32
     order: Annotated[int, Field(ge=3)] = 4
     parametrisation: Annotated[SlopesConfig | PaperConfig, Field(discriminator="kind")] = SlopesConfig()
-    phase: bool = False
+    phase: bool = True
 
     def build(self, domain: Domain) -> Transform:
         """The transform on a domain."""
@@ -224,7 +223,7 @@ class FlowOptions(Config):
     """What can be chosen of the flow that `Flow.on` builds."""
 
     rounds: Count | None = None
-    transform: TransformConfig = BSplineConfig(phase=True)
+    transform: TransformConfig = BSplineConfig()
     conditioner: ConditionerConfig = ConditionerConfig()
     context: Annotated[int, Field(ge=0)] = 0
 
@@ -238,16 +237,19 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
 
     Args:
         domains: domain of each coordinate.
-        **options: ``rounds`` (by default two for each binary digit); ``transform``, keys of `BSplineConfig`,
-            `RationalQuadraticConfig` or `BumpConfig` (chosen by ``family``; by default cubic B-splines with
-            learned rotations on circles); ``conditioner``, keys of `ConditionerConfig`; ``context``, the
-            number of components of a context.
+        **options: keys of `FlowOptions`. ``rounds`` is by default two for each binary digit; ``transform``
+            takes keys of `BSplineConfig`, `RationalQuadraticConfig` or `BumpConfig`, chosen by ``family``,
+            which may stand alone (``transform="rq"``), by default cubic B-splines with learned rotations on
+            circles; ``conditioner`` takes keys of `ConditionerConfig`; ``context`` is the number of components
+            of a context.
     """
-    if "transform" in options and isinstance(options["transform"], dict):
-        options["transform"] = {"family": "bspline", **options["transform"]}
-        if options["transform"]["family"] == "bspline":
-            options["transform"].setdefault("phase", True)
+    transform = options.get("transform")
+    if isinstance(transform, str):
+        options["transform"] = {"family": transform}
+    elif isinstance(transform, dict):
+        options["transform"] = {"family": "bspline", **transform}
     chosen = FlowOptions.parse(options)
+    domains = check_domains(domains)
     d = len(domains)
     digits = max(1, math.ceil(math.log2(max(d, 1))))
     rounds = 2 * digits if chosen.rounds is None else chosen.rounds

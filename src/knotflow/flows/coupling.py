@@ -71,17 +71,29 @@ class Coupling(nn.Module):
         """Map back; returns the preimage and the log-slopes of the inverse."""
         return self._map(y, context, forward=False)
 
+    @property
+    def outputs(self) -> dict[int, slice]:
+        """Which outputs of the conditioner are the raw parameters of which coordinate."""
+        found, first = {}, 0
+        for f, members in self._groups:
+            for member in members:
+                found[self.transformed[member]] = slice(first, first + f.n_parameters)
+                first += f.n_parameters
+        return found
+
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
         """Raw parameters (..., n_parameters) of the map of each transformed coordinate."""
-        raw: list[Tensor] = [x] * len(self.transformed)
-        for (_, members), block in zip(self._groups, self._blocks(x, context), strict=True):
-            for place, member in enumerate(members):
-                raw[member] = block[..., place, :]
-        return raw
+        outputs = self.conditioner(x.index_select(-1, self._read), context)
+        return [outputs[..., self.outputs[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Raw parameters (..., members, n_parameters) of each group of equal transforms."""
         outputs = self.conditioner(x.index_select(-1, self._read), context)
+        if outputs.shape[-1] != sum(self._sizes):
+            raise ValueError(
+                f"the transforms of this coupling take {sum(self._sizes)} raw parameters, but its conditioner "
+                f"gives {outputs.shape[-1]}; size it by sum(f.n_parameters for f in transforms)."
+            )
         return [
             block.unflatten(-1, (len(members), f.n_parameters))
             for (f, members), block in zip(self._groups, outputs.split(self._sizes, -1), strict=True)

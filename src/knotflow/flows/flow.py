@@ -33,6 +33,16 @@ def standard(domain: Domain) -> Domain:
     raise ValueError(f"a coordinate of a flow lives on an Interval, a Circle or a Line, got {domain!r}.")
 
 
+def check_domains(domains: Sequence[Domain]) -> tuple[Domain, ...]:
+    """The domains as a tuple; refuses anything but a non-empty sequence of domains."""
+    if isinstance(domains, Domain) or not isinstance(domains, Sequence):
+        raise ValueError(f"expected a list of domains, one for each coordinate, got {domains!r}.")
+    check_count("the number of coordinates", len(domains), 1)
+    for domain in domains:
+        standard(domain)
+    return tuple(domains)
+
+
 class Flow(nn.Module):
     r"""A probability density on d coordinates, each with its own domain.
 
@@ -45,9 +55,9 @@ class Flow(nn.Module):
     unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. Density
     evaluation runs the splines forward, sampling runs their inverses.
 
-    Points have shape (..., d). All methods follow dtype and device of the points, or of the parameters where
-    points are drawn. A flow is made by `Flow.on` (a good default), `FlowConfig.build` (a saved or written
-    configuration) or from couplings of your own.
+    Points have shape (..., d) and the dtype of the flow: float32, or float64 after ``flow.double()``. A flow
+    is made by `Flow.on` (a good default), `FlowConfig.build` (a saved or written configuration) or from
+    couplings of your own.
 
     Args:
         domains: `Interval`, `Circle` or `Line` of each coordinate.
@@ -65,7 +75,7 @@ class Flow(nn.Module):
         config: FlowConfig | None = None,
     ) -> None:
         super().__init__()
-        check_count("the number of coordinates", len(domains), 1)
+        domains = check_domains(domains)
         check_count("context", context, 0)
         self.domains, self.context, self.config = tuple(domains), context, config
         inner = [standard(domain) for domain in domains]
@@ -97,7 +107,7 @@ class Flow(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
-        self._check(x, context)
+        self._check_shapes(x, context)
         z, ladj = self._enter(x), x.new_full((), sum(map(math.log, self._scale)))
         for coupling in self.couplings:
             z, log_slopes = coupling(z, context)
@@ -106,7 +116,7 @@ class Flow(nn.Module):
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry base points (..., d), in standard coordinates, to data; returns them and log |det|."""
-        self._check(z, context)
+        self._check_shapes(z, context)
         ladj = z.new_full((), -sum(map(math.log, self._scale)))
         shape = z.shape[:-1]
         for coupling in reversed(self.couplings):
@@ -186,9 +196,14 @@ class Flow(nn.Module):
         lines = z[..., self._lines]
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
 
+    def check(self, x: Tensor, context: Tensor | None = None) -> None:
+        """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""
+        self._check_shapes(x, context)
+        self._refuse_outside(x)
+
     def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
         """Each coupling with its input and its log-slopes, in standard coordinates: to look inside a flow."""
-        self._check(x, context)
+        self._check_shapes(x, context)
         z = self._enter(x)
         for coupling in self.couplings:
             image, log_slopes = coupling(z, context)
@@ -201,7 +216,7 @@ class Flow(nn.Module):
 
     def _enter(self, x: Tensor) -> Tensor:
         """Standard coordinates of data; points that left an interval by rounding only are moved back."""
-        if any(self._bounded) and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
         z = (x - x.new_tensor(self._origin)) * x.new_tensor(self._scale)
         return self._clip(z, z.new_zeros(()), z.new_ones(()))
@@ -228,6 +243,8 @@ class Flow(nn.Module):
         except RuntimeError:  # vmap: values cannot be looked at
             return
         for i, (domain, smallest, largest) in enumerate(zip(self.domains, least, most, strict=True)):
+            if math.isnan(smallest):
+                raise ValueError(f"coordinate {i} is NaN in some points; remove those points.")
             slack = ROUNDING_ULPS * torch.finfo(x.dtype).eps * max(abs(domain.low), abs(domain.high))
             if self._bounded[i] and not (smallest >= domain.low - slack and largest <= domain.high + slack):
                 raise ValueError(
@@ -235,16 +252,27 @@ class Flow(nn.Module):
                     f"{smallest:.9g} to {largest:.9g}; rescale the data or widen the interval."
                 )
 
-    def _check(self, x: Tensor, context: Tensor | None) -> None:
+    def _check_shapes(self, x: Tensor, context: Tensor | None) -> None:
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"expected points of shape (..., {self.dim}), got {tuple(x.shape)}.")
         if not torch.is_floating_point(x):
             raise ValueError(f"expected floating-point coordinates, got {x.dtype}; call .float().")
+        own = next(self.parameters(), x).dtype
+        if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"this flow computes in {own}, got points in {x.dtype}; convert the points with x.to({own}), "
+                f"or the flow with flow.to({x.dtype})."
+            )
         if context is None and self.context:
             raise ValueError(f"this flow is conditional: give a context of shape (..., {self.context}).")
         if context is not None and (not self.context or context.shape[-1:] != (self.context,)):
             expected = f"a context of shape (..., {self.context})" if self.context else "no context"
             raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+        if context is not None and context.ndim > 1 and context.shape[:-1] != x.shape[:-1]:
+            raise ValueError(
+                f"expected one context, or one for each point, of shape {(*x.shape[:-1], self.context)}, got "
+                f"{tuple(context.shape)}."
+            )
 
 
 def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
-from knotflow.config import ConfigError
+from knotflow.errors import ConfigError
 from knotflow.flows.config import FlowConfig
 from knotflow.flows.flow import Flow
 

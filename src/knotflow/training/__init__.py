@@ -7,11 +7,11 @@ if importlib.util.find_spec("lightning") is None:
         "training needs Lightning, which is not installed; run: pip install 'knotflow[train]'"
     )
 
+from knotflow.errors import TrainingError
 from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
-from knotflow.training.fit import fit, make_loss
-from knotflow.training.guard import TrainingError
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
+from knotflow.training.run import fit, make_loss
 
 __all__ = [
     "NLL",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from knotflow.errors import TrainingError
 from knotflow.flows import Flow
 from knotflow.training.objectives import Batch
 
@@ -24,10 +25,6 @@ PATIENCE = 5
 """Refused steps in a row after which the weights, not the data, are to blame."""
 RETURNS = 8
 """Returns to the last good state after which training gives up."""
-
-
-class TrainingError(RuntimeError):
-    """Training could not be kept stable; the last good state is on disk."""
 
 
 class Guard:
@@ -128,12 +125,7 @@ def _bad_gradient(flow: Flow) -> str | None:
             continue
         # The last bias has a row for every raw parameter.
         rows: Tensor = ~gradients[-1].isfinite()
-        coordinates, first = [], 0
-        for f, members in coupling._groups:
-            for member in members:
-                if bool(rows[first : first + f.n_parameters].any()):
-                    coordinates.append(coupling.transformed[member])
-                first += f.n_parameters
+        coordinates = [i for i, part in coupling.outputs.items() if bool(rows[part].any())]
         where = f"coordinate {', '.join(map(str, coordinates))}" if coordinates else "all coordinates"
         return f"layer {number}, {where}: the gradient of the weights is not finite"
     return None

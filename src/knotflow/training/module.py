@@ -48,6 +48,8 @@ class FlowModule(pl.LightningModule):
         self.automatic_optimization = False
         self.flow, self.loss, self.config = flow, loss, config
         self.average = AveragedModel(flow, multi_avg_fn=_moving_average(config.ema)) if config.ema else None
+        if self.average is not None:
+            self.average.requires_grad_(False)
         self.guard = Guard()
         self.optimizer = torch.optim.AdamW(
             flow.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -72,12 +74,15 @@ class FlowModule(pl.LightningModule):
         return self.optimizer
 
     def on_train_epoch_start(self) -> None:
-        self._good = copy.deepcopy(self.state())
+        # While steps are being refused the weights are in doubt: then the older state stays the good one.
+        if not self._good or not self.guard.state["refused_in_a_row"]:
+            self._good = copy.deepcopy(self._now())
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         data: FlowData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.step = data.first_step + batch_idx
-        torch.manual_seed(step_seed(self.config.seed, self.step))
+        world, rank = self.trainer.world_size, self.trainer.global_rank
+        torch.manual_seed(step_seed(self.config.seed, self.step * world + rank))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.step) * self.guard.rate_factor
         total, self.values = self.loss(self.flow, batch)
@@ -93,7 +98,8 @@ class FlowModule(pl.LightningModule):
         else:
             self._refuse(batch, float(shared))
         if (self.step + 1) % self.config.log_every == 0:
-            self._log({"loss": total.detach(), "gradient_norm": norm, **self.values})
+            rate = torch.tensor(self.optimizer.param_groups[0]["lr"])
+            self._log({"loss": total.detach(), "gradient_norm": norm, "learning_rate": rate, **self.values})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         mix = self.loss.mix
@@ -111,6 +117,10 @@ class FlowModule(pl.LightningModule):
 
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the training depends on, besides the number of the step."""
+        in_doubt = self.guard.state["refused_in_a_row"] > 0
+        return {**self._now(), "good": self._good if in_doubt else None}
+
+    def _now(self) -> dict[str, Any]:
         return {
             "flow": self.flow.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
@@ -120,6 +130,10 @@ class FlowModule(pl.LightningModule):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to what `state` returned."""
+        self._good = state["good"] or {}
+        self._set(state)
+
+    def _set(self, state: dict[str, Any]) -> None:
         self.flow.load_state_dict(state["flow"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
@@ -133,7 +147,7 @@ class FlowModule(pl.LightningModule):
             log.warning("step %d was skipped, its loss is %.4g: %s.", self.step, loss, reason)
         if self.guard.lost:
             guard = dict(self.guard.state)
-            self.restore(copy.deepcopy(self._good))
+            self._set(copy.deepcopy(self._good))
             self.guard.state = guard
             self.guard.returned()
             log.warning(
@@ -143,7 +157,6 @@ class FlowModule(pl.LightningModule):
 
     def _log(self, values: dict[str, Tensor]) -> None:
         plain = {name: float(value) for name, value in values.items()}
-        plain["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         for logger in self.loggers:
             logger.log_metrics(plain, step=self.step + 1)
 

@@ -60,6 +60,10 @@ class Domain(ABC):
         """Mask of the points on which the spline acts, or None if that is all of them."""
         return None
 
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+        """Distance of points; on a circle the shorter way around."""
+        return (a - b).abs()
+
 
 @dataclass(frozen=True)
 class Interval(Domain):
@@ -88,7 +92,7 @@ class Interval(Domain):
             smallest, largest = float(least), float(most)
         except RuntimeError:  # vmap: values cannot be looked at
             return
-        if not (smallest >= self.low - slack and largest <= self.high + slack):
+        if smallest < self.low - slack or largest > self.high + slack:
             raise ValueError(
                 f"expected points of the interval [{self.low}, {self.high}], got values from "
                 f"{smallest:.9g} to {largest:.9g}; rescale the data, widen the interval, or use a "
@@ -111,6 +115,12 @@ class Circle(Domain):
         # Points inside stay untouched: wrapping would round them.
         return clip(torch.where((x < self.low) | (x > self.high), wrapped, x), self.low, self.high)
 
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+        gap = (a - b).abs()
+        # Gaps below a turn stay untouched: the remainder would round them.
+        gap = torch.where(gap > self.length, torch.remainder(gap, self.length), gap)
+        return torch.minimum(gap, self.length - gap)
+
 
 @dataclass(frozen=True)
 class Line(Domain):
@@ -124,7 +134,7 @@ class Line(Domain):
         return torch.where(self.inside(x), x, self.low)
 
     def inside(self, x: Tensor) -> Tensor:
-        return (x >= self.low) & (x <= self.high)
+        return ~((x < self.low) | (x > self.high))  # NaN is inside, so that all that is made of it is NaN
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,12 @@ def fit(
     config = TrainingConfig() if config is None else config
     folder = Path(folder)
     train = Batch(train) if isinstance(train, Tensor) else Batch(*train)
-    validation = Batch(validation) if isinstance(validation, Tensor) else validation
+    if validation is not None:
+        validation = Batch(validation) if isinstance(validation, Tensor) else Batch(*validation)
     mix = make_loss(config.loss, energy)
-    _check(flow, train, config, mix)
+    _check("training", flow, train, mix, config.batch_size)
+    if validation is not None:
+        _check("validation", flow, validation, mix, 1)
     _claim(folder, {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)})
     model = folder / "model.safetensors"
     if model.exists():
@@ -106,7 +109,7 @@ def fit(
             _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
     save(module.model, model, training=config.plain(), data=fingerprint(train), seconds=module.seconds)
     initial.unlink(missing_ok=True)
-    return module.model
+    return load(model)
 
 
 def make_loss(config: LossConfig, energy: Energy | None = None) -> Mix:
@@ -155,9 +158,7 @@ def _trainer(
     loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
     with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
         # purge_step hides what an interrupted run logged beyond its last checkpoint.
-        loggers.append(
-            TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at or None)
-        )
+        loggers.append(TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     return pl.Trainer(
         max_epochs=data.blocks_left,
@@ -182,17 +183,19 @@ def _flow_config(flow: Flow) -> dict[str, Any]:
     return flow.config.plain()
 
 
-def _check(flow: Flow, train: Batch, config: TrainingConfig, mix: Mix) -> None:
-    check_data("training", train, config.batch_size)
-    if mix.needs_force and train.force is None:
-        raise ValueError("loss.force_matching needs forces: give Batch(x, force=...), or set it to 0.")
-    if train.force is not None and train.force.shape != train.x.shape:
+def _check(name: str, flow: Flow, data: Batch, mix: Mix, least: int) -> None:
+    """Refuse data that the loss cannot be computed on."""
+    check_data(name, data, least)
+    if mix.needs_force and data.force is None:
         raise ValueError(
-            f"forces must have the shape {tuple(train.x.shape)} of points, got {tuple(train.force.shape)}."
+            f"loss.force_matching needs forces of the {name} data: give Batch(x, force=...), or set it to 0."
         )
-    # One look through the flow's own eyes: shape, context, and all points within their domains.
-    flow._check(train.x, train.context)
-    flow._refuse_outside(train.x)
+    if data.force is not None and data.force.shape != data.x.shape:
+        raise ValueError(
+            f"forces of the {name} data must have the shape {tuple(data.x.shape)} of the points, got "
+            f"{tuple(data.force.shape)}."
+        )
+    flow.check(data.x, data.context)
 
 
 def _claim(folder: Path, description: dict[str, Any]) -> None:
