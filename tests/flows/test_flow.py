@@ -103,7 +103,7 @@ def test_wrong_couplings_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one coordinate"):
         kf.Coupling([], [], [0], network)
     small = kf.Coupling([0], [spline], [1], kf.Conditioner([unit], 5))
-    with pytest.raises(ValueError, match=f"take {spline.n_parameters} raw parameters, but its conditioner"):
+    with pytest.raises(ValueError, match=f"take {spline.n_parameters} raw parameters, its conditioner"):
         small(torch.rand(3, 2))
     coupling = kf.Coupling([0], [spline], [1], network)
     with pytest.raises(ValueError, match="uses coordinate 1, but there are 1"):

@@ -237,11 +237,11 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
 
     Args:
         domains: domain of each coordinate.
-        **options: keys of `FlowOptions`. ``rounds`` is by default two for each binary digit; ``transform``
+        **options: keys of `FlowOptions`. ``rounds`` is by default ceil(log2 d) + 1; ``transform``
             takes keys of `BSplineConfig`, `RationalQuadraticConfig` or `BumpConfig`, chosen by ``family``,
             which may stand alone (``transform="rq"``), by default cubic B-splines with learned rotations on
-            circles; ``conditioner`` takes keys of `ConditionerConfig`; ``context`` is the number of components
-            of a context.
+            circles; ``conditioner`` takes keys of `ConditionerConfig`; ``context`` is the number of
+            components of a context.
     """
     transform = options.get("transform")
     if isinstance(transform, str):
@@ -252,7 +252,7 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     domains = check_domains(domains)
     d = len(domains)
     digits = max(1, math.ceil(math.log2(max(d, 1))))
-    rounds = 2 * digits if chosen.rounds is None else chosen.rounds
+    rounds = digits + 1 if chosen.rounds is None else chosen.rounds
     parts = []
     for number in range(rounds):
         part = [i for i in range(d) if not i >> (number % digits) & 1]

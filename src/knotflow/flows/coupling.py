@@ -91,7 +91,7 @@ class Coupling(nn.Module):
         outputs = self.conditioner(x.index_select(-1, self._read), context)
         if outputs.shape[-1] != sum(self._sizes):
             raise ValueError(
-                f"the transforms of this coupling take {sum(self._sizes)} raw parameters, but its conditioner "
+                f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
                 f"gives {outputs.shape[-1]}; size it by sum(f.n_parameters for f in transforms)."
             )
         return [
