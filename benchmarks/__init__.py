@@ -1,1 +1,1 @@
-"""Speed and robustness of knotflow's transforms next to those of other libraries."""
+"""Speed and robustness of knotflow's transforms and flows next to those of other libraries."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m benchmarks [speed|adversarial|all] [--quick] [--compiled] [--out DIR]``.
+"""Run the benchmarks: ``python -m benchmarks [speed|flow|adversarial|all] [--quick] [--compiled]``.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks import adversarial, speed
+from benchmarks import adversarial, flow, speed
 from benchmarks.report import environment, publish
 
 DEFAULT_OUT = Path(__file__).parent / "results"
@@ -22,9 +22,13 @@ WIDTH_OF_LOGS = 160
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="?", choices=["speed", "adversarial", "all"], default="all")
+    parser.add_argument("what", nargs="?", choices=["speed", "flow", "adversarial", "all"], default="all")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see whether all of it runs")
-    parser.add_argument("--compiled", action="store_true", help="adversarial: run knotflow compiled as well")
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="adversarial: run knotflow compiled as well; flow: compile even with --quick",
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where to write (default: %(default)s)")
     return parser.parse_args(arguments)
@@ -35,6 +39,14 @@ def run_speed(options: argparse.Namespace, console: Console) -> None:
     facts = environment()
     tables, records = speed.run(settings, console)
     publish("speed", tables, records, facts, options.out, console)
+
+
+def run_flow(options: argparse.Namespace, console: Console) -> None:
+    settings = flow.Settings.quick() if options.quick else flow.Settings()
+    facts = environment()
+    compiled = settings.compiled or options.compiled
+    tables, records = flow.run(replace(settings, compiled=compiled), console)
+    publish("flow", tables, records, facts, options.out, console)
 
 
 def run_adversarial(options: argparse.Namespace, console: Console) -> bool:
@@ -55,6 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
         kept = run_adversarial(options, console)
     if options.what in ("speed", "all"):
         run_speed(options, console)
+    if options.what in ("flow", "all"):
+        run_flow(options, console)
     if not kept:
         console.print("[bold red]knotflow broke a promise, see BROKEN above[/]")
     return 0 if kept else 1

@@ -32,7 +32,7 @@ from torch import Tensor
 import knotflow as kf
 from benchmarks.peers import Candidate, bsplines, bumps, peers, rational_quadratics
 from benchmarks.report import Table, first_line, progress
-from benchmarks.speed import compile_alone
+from benchmarks.timing import compile_alone
 
 MAX_BACKWARD_ULPS = 8.0
 MAX_ROUND_TRIP = 1e-4

@@ -121,9 +121,13 @@ def progress(console: Console) -> Progress:
 
 
 def first_line(error: BaseException) -> str:
-    """Type and first line of the message of an error; without a message, the line of code that raised it."""
+    """Type and first line of the message of an error; without a message, the line of code that raised it.
+
+    A line that ends in a colon announces the next, which is added.
+    """
     name, lines = type(error).__name__, str(error).strip().splitlines()
     if lines:
-        return f"{name}: {lines[0].strip()}"
+        announces = lines[0].rstrip().endswith(":")
+        return f"{name}: {' '.join(line.strip() for line in lines[: 2 if announces else 1])}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{name} at {Path(frames[-1].filename).name}: {frames[-1].line}" if frames else name
