@@ -48,22 +48,68 @@ def test_bad_input_is_one_sentence_and_leaves_files_alone(tmp_path, arguments, m
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_without_matplotlib_the_remedy_is_named(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules.update({'matplotlib': None, 'matplotlib.figure': None}); "
-        "sys.argv = ['knotflow', 'quickstart']; from knotflow.cli import main; main()"
-    )
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("matplotlib", ["quickstart"], "plot"),
+        ("jinja2", ["reproduce", "toy2d", "--scale", "smoke"], "plot"),
+        ("lightning", ["reproduce", "mixed5d", "--scale", "smoke"], "train"),
+    ],
+)
+def test_without_an_optional_package_the_remedy_is_named(tmp_path, missing, arguments, extra) -> None:
+    code = f"""
+import importlib.util, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}")
+sys.meta_path.insert(0, Missing())
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else find(name, *rest)
+sys.argv = ["knotflow", *{arguments!r}]
+from knotflow.cli import main
+main()
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 2
-    assert "pip install 'knotflow[plot]'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert done.returncode == 2, done.stderr
+    assert f"pip install 'knotflow[{extra}]'" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_reproduce_refuses_a_folder_of_another_seed(tmp_path: Path) -> None:
+    arguments = [
+        "reproduce",
+        "toy2d",
+        "--scale",
+        "smoke",
+        "--model",
+        "bspline",
+        "--domain",
+        "interval",
+        "--out",
+        "x",
+    ]
+    first = run(tmp_path, *arguments)
+    assert first.returncode == 0, first.stderr
+    assert "figure1.png" in {path.name for path in (tmp_path / "x").iterdir()}
+    before = (tmp_path / "x" / "results.json").read_bytes()
+    second = run(tmp_path, *arguments, "--seed", "1")
+    assert second.returncode == 2
+    assert "holds another run, which differs in data" in " ".join(second.stderr.split())
+    assert (tmp_path / "x" / "results.json").read_bytes() == before
 
 
 def test_help_and_version(tmp_path: Path) -> None:
     assert run(tmp_path, "--version").stdout.strip() == f"knotflow {kf.__version__}"
-    for arguments in (["--help"], ["quickstart", "-h"], ["figure", "transforms", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["quickstart", "-h"],
+        ["figure", "transforms", "--help"],
+        ["reproduce", "-h"],
+    ):
         done = run(tmp_path, *arguments)
         assert done.returncode == 0
         assert "Usage" in done.stdout
+    assert "runs/toy2d-SCALE" in run(tmp_path, "reproduce", "toy2d", "--help").stdout

@@ -92,6 +92,7 @@ def toy2d(
 
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
+    report.check_tools()
     folder = out or Path("runs") / f"toy2d-{scale.value}"
     models = ["best"] if preset is Preset.best else [m.value for m in model or list(Model)]
     console = Console()
