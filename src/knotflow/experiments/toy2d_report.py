@@ -20,7 +20,7 @@ from knotflow.experiments.toy2d import (
     Result,
     accumulated_maps,
     field,
-    load_double,
+    learned_field,
     read_flow,
     read_results,
 )
@@ -162,8 +162,7 @@ def _fields(folder: Path, results: Sequence[Result], domain: str, grid: int) -> 
     panels = [FieldPanel("truth", *truth)]
     for r in results:
         if r.domain == domain:
-            flow = load_double(read_flow(folder, r.model, domain))
-            panels.append(FieldPanel(MODELS[r.model], *field(flow.log_prob, flow.score, grid)))
+            panels.append(FieldPanel(MODELS[r.model], *learned_field(folder, r.model, domain, grid)))
     path = folder / FIGURES[domain]
     save(draw_fields(panels), path)
     number = {"interval": 1, "circle": 5}[domain]

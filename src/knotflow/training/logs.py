@@ -100,6 +100,8 @@ class ProgressLine(pl.Callback):
         module = _flow_module(pl_module)
         start = trainer.datamodule.first_step  # type: ignore[attr-defined]
         first = "compiling the loss" if module.loss.compiled else ""
+        if first and not self.console.is_terminal:
+            self.console.print(f"{self.title}: {first}, which may take minutes", highlight=False)
         self.task = self.progress.add_task(
             self.title, total=module.config.steps, completed=start, losses=first
         )
