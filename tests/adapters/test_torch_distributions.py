@@ -20,7 +20,6 @@ from torch.distributions import (
 import knotflow as kf
 from knotflow.adapters import ElementwiseTransform
 from tests.adapters.families import FAMILIES, base_of, on_real_line, parameters, points
-from tests.transforms.registry import distance
 
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 CACHES = pytest.mark.parametrize("cache_size", [0, 1], ids=["no-cache", "cache"])
@@ -36,8 +35,8 @@ def test_is_a_bijection(name: str, cache_size: int) -> None:
     assert t.inv.inv is t
     y = t(x)
     # A clone, so that no cache can answer.
-    assert distance(f, t.inv(y.clone()), x).max() <= 1e-11
-    assert distance(f, t(t.inv(x)), x).max() <= 1e-11
+    assert f.domain.distance(t.inv(y.clone()), x).max() <= 1e-11
+    assert f.domain.distance(t(t.inv(x)), x).max() <= 1e-11
 
 
 @EVERY
@@ -190,7 +189,7 @@ def test_events_and_chains(name: str, cache_size: int) -> None:
     expected, more = f.forward(middle, second.raw)
     assert torch.equal(y, expected)
     torch.testing.assert_close(chain.log_abs_det_jacobian(x, y), (ladj + more).sum(-1))
-    assert distance(f, chain.inv(y.clone()), x).max() <= 1e-10
+    assert f.domain.distance(chain.inv(y.clone()), x).max() <= 1e-10
 
     base = Independent(base_of(f, 3), 1)
     single = TransformedDistribution(base, [first, second])
