@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
+from knotflow.files import write_atomically
 from knotflow.flows import Flow
-from knotflow.flows.io import notes, write_atomically
+from knotflow.flows.io import notes
 from knotflow.physics import Mixed
 from knotflow.training import Batch, TrainingConfig, fit
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from knotflow.analysis import compare, force_jump
+from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig, default_config, load
-from knotflow.flows.io import notes, write_atomically
+from knotflow.flows.io import notes
 from knotflow.physics import Rings, metropolis
 from knotflow.training import Batch, TrainingConfig, fit
 

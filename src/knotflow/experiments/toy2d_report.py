@@ -24,7 +24,7 @@ from knotflow.experiments.toy2d import (
     read_flow,
     read_results,
 )
-from knotflow.flows.io import write_atomically
+from knotflow.files import write_atomically
 from knotflow.physics import Rings
 from knotflow.report.fields import (
     AccumulationPanel,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
 from knotflow.errors import ConfigError
+from knotflow.files import write_atomically
 from knotflow.flows.config import FlowConfig
 from knotflow.flows.flow import Flow
 
 FORMAT = "knotflow-flow-1"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file; an older one of that name stays until the new one is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def save(flow: Flow, path: str | Path, **notes: Any) -> None:

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Final
 
-from knotflow.flows.io import write_atomically
+from knotflow.files import write_atomically
 from knotflow.report.plots import DPI, optional
 
 Cell = str | float | int | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from knotflow.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,13 +129,6 @@ def save(figure: Figure, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"expected a picture name ending in {', '.join(FORMATS)}, got {path.name!r}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    part = Path(name)
-    try:
-        figure.savefig(part)
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:].lower())
+    write_atomically(path, content.getvalue())

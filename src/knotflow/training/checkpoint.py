@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from knotflow.flows.io import write_atomically
+from knotflow.files import write_atomically
 
 FORMAT = "knotflow-checkpoint-1"
 

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from knotflow.flows.io import write_atomically
+from knotflow.files import write_atomically
 from knotflow.training.module import FlowModule
 
 

@@ -16,8 +16,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch import Tensor
 
+from knotflow.files import write_atomically
 from knotflow.flows import Flow, load, save
-from knotflow.flows.io import write_atomically
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
