@@ -84,7 +84,8 @@ class Coupling(nn.Module):
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
         """Raw parameters (..., n_parameters) of the map of each transformed coordinate."""
         outputs = self.conditioner(x.index_select(-1, self._read), context)
-        return [outputs[..., self.outputs[i]] for i in self.transformed]
+        parts = self.outputs
+        return [outputs[..., parts[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Raw parameters (..., members, n_parameters) of each group of equal transforms."""

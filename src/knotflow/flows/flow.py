@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -77,7 +77,7 @@ class Flow(nn.Module):
         super().__init__()
         domains = check_domains(domains)
         check_count("context", context, 0)
-        self.domains, self.context, self.config = tuple(domains), context, config
+        self.domains, self.context, self.config = domains, context, config
         inner = [standard(domain) for domain in domains]
         for number, coupling in enumerate(couplings):
             _check_coupling(number, coupling, inner)
@@ -126,10 +126,7 @@ class Flow(nn.Module):
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
-            return self._log_prob(x, context)
-        parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
-        return torch.cat([self._log_prob(part, c) for part, c in parts])
+        return _in_chunks(self._log_prob, x, context)
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
@@ -143,10 +140,7 @@ class Flow(nn.Module):
 
     def score(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""$\partial \log p / \partial x$ of points (..., d): the force of the energy $u = -\log p$."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
-            return self.log_prob_and_score(x, context)[1]
-        parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
-        return torch.cat([self.log_prob_and_score(part, c)[1] for part, c in parts])
+        return _in_chunks(lambda *part: self.log_prob_and_score(*part)[1], x, context)
 
     def energy(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""Reduced energy $u = -\log p$: with `force`, a flow serves wherever an energy does."""
@@ -287,6 +281,16 @@ def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) 
                 f"coupling {number} must act on the standard domain {domains[i]} of coordinate {i}, got a "
                 f"transform of {f.domain}."
             )
+
+
+def _in_chunks(
+    function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, context: Tensor | None
+) -> Tensor:
+    """A function of points and context, a chunk of points at a time where no gradients are wanted."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
+        return function(x, context)
+    parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
+    return torch.cat([function(part, c) for part, c in parts])
 
 
 def _split(context: Tensor | None, n: int) -> Sequence[Tensor | None]:

@@ -71,20 +71,18 @@ def fit(
     _check("training", flow, train, mix, config.batch_size)
     if validation is not None:
         _check("validation", flow, validation, mix, 1)
-    _claim(folder, {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)})
+    description = {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)}
+    _claim(folder, description)
     model = folder / "model.safetensors"
     if model.exists():
         return load(model)
 
     initial, last = folder / "initial.safetensors", folder / "last.ckpt"
-    if last.exists():
-        checkpoint = read_checkpoint(last)
-    elif initial.exists():
+    checkpoint = read_checkpoint(last) if last.exists() else None
+    if checkpoint is None and initial.exists():
         flow.load_state_dict(load(initial).state_dict())
-        checkpoint = None
-    else:
+    elif checkpoint is None:
         save(flow, initial)
-        checkpoint = None
     module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config)
     done = 0
     if checkpoint is not None:
@@ -107,7 +105,8 @@ def fit(
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
-    save(module.model, model, training=config.plain(), data=fingerprint(train), seconds=module.seconds)
+    notes = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
+    save(module.model, model, **notes)
     initial.unlink(missing_ok=True)
     return load(model)
 
