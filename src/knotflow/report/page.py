@@ -12,7 +12,8 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from knotflow.files import write_atomically
-from knotflow.report.plots import DPI, optional
+from knotflow.extras import optional
+from knotflow.report.plots import DPI
 
 Cell = str | float | int | None
 """What a table holds: None is a value that is missing."""
@@ -135,7 +136,7 @@ def render_page(page: Page) -> str:
         OSError: if the file of a picture cannot be read.
         ModuleNotFoundError: if jinja2, which is optional, is not installed.
     """
-    with optional("pages", "jinja2"):
+    with optional("pages", "jinja2", "plot"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.extras import optional
 from knotflow.files import write_atomically
 
 if TYPE_CHECKING:
@@ -44,32 +44,13 @@ class MapPanel:
             )
 
 
-@contextmanager
-def optional(product: str, package: str) -> Iterator[None]:
-    """Say how to install an optional package if it turns out to be missing when it is imported.
-
-    Args:
-        product: What the package is needed for, in the plural.
-        package: Its name.
-
-    Raises:
-        ModuleNotFoundError: with the remedy, if the body raised one.
-    """
-    try:
-        yield
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"{product} need {package}, which is not installed; run: pip install 'knotflow[plot]'"
-        ) from None
-
-
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, measured in inches.
 
     Raises:
         ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
-    with optional("pictures", "matplotlib"):
+    with optional("pictures", "matplotlib", "plot"):
         from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=DPI)
