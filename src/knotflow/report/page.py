@@ -11,8 +11,8 @@ from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import Final
 
-from knotflow.files import write_atomically
 from knotflow.extras import optional
+from knotflow.files import write_atomically
 from knotflow.report.plots import DPI
 
 Cell = str | float | int | None
