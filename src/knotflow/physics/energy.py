@@ -1,4 +1,7 @@
-"""What every target density has in common: a reduced energy and the force that goes with it."""
+"""What every target density has in common: a reduced energy and the force that goes with it.
+
+Two kinds: of coordinates that have domains (`Energy`), and of the positions of atoms (`MolecularEnergy`).
+"""
 
 from __future__ import annotations
 
@@ -36,3 +39,39 @@ class Energy(ABC):
         # Points do not interact, so the gradient of the summed energy holds the force on each of them.
         force: Tensor = torch.func.grad(lambda x: -self.energy(x).sum())(x)
         return force
+
+
+class MolecularEnergy(ABC):
+    r"""The reduced energy $u = U / kT$ of atoms at positions ``x`` of shape ``(..., atoms, 3)`` in nm.
+
+    Forces are in kT/nm. Results follow the dtype and the device of ``x``. The energy can be differentiated by
+    autograd, with the gradient $-f$.
+    """
+
+    n_atoms: int
+    temperature: float
+    """In K: what $kT$ is."""
+
+    @abstractmethod
+    def energy(self, x: Tensor) -> Tensor:
+        """Reduced energy: shape ``(..., atoms, 3)`` to ``(...)``."""
+
+    @abstractmethod
+    def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Reduced energy, shape ``(...)``, and force, shape ``(..., atoms, 3)``; no graph is recorded."""
+
+    def force(self, x: Tensor) -> Tensor:
+        """Reduced force in kT/nm, shape of ``x``; no graph is recorded."""
+        return self.energy_and_force(x)[1]
+
+    def check_positions(self, x: Tensor) -> None:
+        """Refuse what cannot be positions of these atoms.
+
+        Raises:
+            ValueError: if the shape or the dtype is wrong.
+        """
+        if not torch.is_floating_point(x) or x.ndim < 2 or x.shape[-2:] != (self.n_atoms, 3):
+            raise ValueError(
+                f"positions must be a floating-point tensor of shape (..., {self.n_atoms}, 3) in nm, got "
+                f"{x.dtype} of shape {tuple(x.shape)}; give all atoms in the order of the topology."
+            )
