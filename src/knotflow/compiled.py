@@ -1,0 +1,55 @@
+"""One compiled graph for a function, with eager PyTorch as fallback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Generic, ParamSpec, TypeVar
+
+import torch
+
+log = logging.getLogger("knotflow")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Compiled(Generic[P, R]):
+    """A function compiled by ``torch.compile`` as a single graph of fixed shapes.
+
+    Derivatives by coordinates must be taken inside the function (``torch.func.grad``), because PyTorch
+    cannot differentiate twice through a compiled region. If compilation fails (no C++ compiler, a function
+    that is not pure torch), the function runs eagerly and says so once; the results are the same up to
+    rounding.
+
+    Args:
+        function: what to compile.
+        task: what goes on more slowly without compilation, for the message.
+        enabled: whether to compile at all.
+    """
+
+    def __init__(self, function: Callable[P, R], *, task: str, enabled: bool = True) -> None:
+        self.function = function
+        self.task = task
+        self._compiled: Callable[P, R] | None = None
+        if enabled:
+            self._compiled = torch.compile(function, fullgraph=True, dynamic=False)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the next call runs the compiled graph."""
+        return self._compiled is not None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._compiled is None:
+            return self.function(*args, **kwargs)
+        try:
+            return self._compiled(*args, **kwargs)
+        except Exception as error:
+            # Dynamo, AOTAutograd and Inductor raise too many types to name. If the fault was not theirs,
+            # the eager call raises it again, in plain words.
+            self._compiled = None
+            result = self.function(*args, **kwargs)
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            log.warning("torch.compile failed (%s); %s goes on eagerly, more slowly.", first_line, self.task)
+            return result

@@ -1,0 +1,116 @@
+"""OpenMM contexts: which platform is the fastest for a molecule, and the energies of frames on it.
+
+Here energies are in kJ/mol and forces in kJ/mol/nm, as OpenMM has them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.extras import optional
+
+if TYPE_CHECKING:
+    import openmm
+
+Frames = NDArray[np.float64]
+
+PROPERTIES: Final = {"Threads": "1", "DeterministicForces": "true", "Precision": "mixed"}
+"""What platforms are asked for, each as far as it knows the property: parallel work is left to processes."""
+
+GPU_PLATFORMS: Final = ("CUDA", "OpenCL", "HIP")
+
+TRIALS: Final = 30
+TRIAL_SECONDS: Final = 0.1
+"""A platform is timed by so many evaluations, or by fewer (three at least) if they take longer than this."""
+
+
+def make_context(xml: str, platform: str, integrator: openmm.Integrator | None = None) -> openmm.Context:
+    """A context for a serialised OpenMM System on a platform, with one thread and reproducible forces.
+
+    Args:
+        xml: The System, serialised.
+        platform: Its name, such as ``"Reference"`` (double precision) or ``"CPU"`` (mostly single).
+        integrator: For simulations; energies alone need none.
+    """
+    with optional("molecules", "openmm", "molecules"):
+        import openmm
+    chosen = openmm.Platform.getPlatformByName(platform)
+    known = set(chosen.getPropertyNames())
+    properties = {name: value for name, value in PROPERTIES.items() if name in known}
+    system = openmm.XmlSerializer.deserialize(xml)
+    return openmm.Context(system, integrator or openmm.VerletIntegrator(0.001), chosen, properties)
+
+
+def fastest_platform(xml: str, positions: Frames) -> str:
+    """The platform that evaluates energy and forces fastest, found by trying all that work here.
+
+    Small molecules are usually fastest on ``"Reference"``, which has least to prepare for an evaluation.
+
+    Args:
+        xml: The OpenMM System, serialised.
+        positions: A structure to try, shape ``(atoms, 3)`` in nm.
+    """
+    with optional("molecules", "openmm", "molecules"):
+        import openmm
+    seconds: dict[str, float] = {}
+    for number in range(openmm.Platform.getNumPlatforms()):
+        name = openmm.Platform.getPlatform(number).getName()
+        try:
+            seconds[name] = _seconds_per_evaluation(make_context(xml, name), positions)
+        except openmm.OpenMMException:  # a GPU platform without a GPU, or a force it does not know
+            continue
+    if not math.isfinite(min(seconds.values(), default=math.inf)):
+        raise ValueError(
+            "no platform of OpenMM finds a finite energy at the positions of this system; minimise it first."
+        )
+    return min(seconds, key=lambda name: seconds[name])
+
+
+def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.float64], Frames]:
+    """Energies in kJ/mol, shape ``(n,)``, and forces in kJ/mol/nm, shape ``(n, atoms, 3)``, of frames in nm.
+
+    A frame with a position that is not finite gets NaN for its energy and all its forces; so does one that
+    OpenMM refuses.
+    """
+    with optional("molecules", "openmm", "molecules"):
+        import openmm
+    energies_kj = np.full(len(frames), np.nan)
+    forces_kj = np.full(frames.shape, np.nan)
+    for index in np.flatnonzero(np.isfinite(frames).all((1, 2))):
+        context.setPositions(frames[index])
+        try:
+            state = context.getState(energy=True, forces=True)
+        except openmm.OpenMMException:
+            continue
+        # Bare values, in OpenMM's own units: units would cost as much as the energy of a small molecule.
+        energies_kj[index] = state.getPotentialEnergy()._value
+        forces_kj[index] = state.getForces(asNumpy=True)._value
+    return energies_kj, forces_kj
+
+
+def frame_worker(setup: tuple[str, str]) -> Callable[[Frames], tuple[NDArray[np.float64], Frames]]:
+    """Target of a `WorkerPool`: `frame_energies` for a serialised System on a platform."""
+    return partial(frame_energies, make_context(*setup))
+
+
+def _seconds_per_evaluation(context: openmm.Context, positions: Frames) -> float:
+    """The shortest time, as other programs can only make it longer; infinity if the energy is not finite."""
+    frame = np.asarray(positions, dtype=np.float64)[None]
+    (energy_kj,), _ = frame_energies(context, frame)  # the first one compiles and allocates
+    if not np.isfinite(energy_kj):
+        return math.inf
+    best, began = math.inf, time.perf_counter()
+    for trial in range(TRIALS):
+        if trial >= 3 and time.perf_counter() - began > TRIAL_SECONDS:
+            break
+        start = time.perf_counter()
+        frame_energies(context, frame)
+        best = min(best, time.perf_counter() - start)
+    return best
