@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from knotflow import __version__
-from knotflow.cli import figure, quickstart, reproduce
+from knotflow.cli import figure, import_data, quickstart, reproduce, simulate
 from knotflow.errors import TrainingError
+from knotflow.workers import WorkerError
 
 app = typer.Typer(
     name="knotflow",
@@ -21,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(quickstart.quickstart)
+app.command()(simulate.simulate)
+app.command("import")(import_data.import_data)
 app.add_typer(figure.app, name="figure")
 app.add_typer(reproduce.app, name="reproduce")
 
@@ -44,7 +47,7 @@ def main() -> None:
     """Run the command line; errors of the user end in one sentence and exit status 2."""
     try:
         app()
-    except (ValueError, OSError, ModuleNotFoundError, TrainingError) as error:
+    except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
         message = f"[bold red]Error:[/] {escape(str(error))}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -1,0 +1,98 @@
+"""``knotflow import``: trajectories of other programs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from knotflow.cli.molecule import (
+    AddHydrogensOption,
+    ForceFieldOption,
+    MoleculeOption,
+    PeptideOption,
+    SolventName,
+    SolventOption,
+    TemperatureOption,
+    load_molecule,
+)
+
+
+def import_data(
+    data: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Trajectories that mdtraj reads (DCD, XTC, NetCDF, PDB ...), each a replica, or .npz files "
+            "with positions (nm), and perhaps forces (kJ/mol/nm), energies (kJ/mol), time (ps) and segment "
+            "numbers (each a replica)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The new file; ends in .h5.")],
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that names the atoms of DATA, such as a .pdb, to compare them with the molecule; by "
+            "default, they are taken to be in its order."
+        ),
+    ] = None,
+    stride: Annotated[int, typer.Option(min=1, help="Keep every so many frames of each replica.")] = 1,
+    molecule: MoleculeOption = None,
+    peptide: PeptideOption = None,
+    force_field: ForceFieldOption = None,
+    solvent: SolventOption = SolventName.obc,
+    temperature: TemperatureOption = 300.0,
+    add_hydrogens: AddHydrogensOption = False,
+) -> None:
+    """Make a data file of trajectories that exist: frames are checked, energies and forces completed.
+
+    Examples:
+        knotflow import run.dcd --topology run.pdb --out data.h5
+
+        knotflow import frames.npz --out data.h5 --peptide AAA --temperature 310
+    """
+    from knotflow.physics.convert import convert, total_frames
+    from knotflow.physics.openmm_energy import OpenMMEnergy
+
+    if out.suffix != ".h5":
+        raise ValueError(f"--out must be a file ending in .h5, got '{out}'.")
+    if out.exists():
+        raise FileExistsError(f"{out} exists already; remove it or choose another name.")
+    for path in data:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}.")
+    system = load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
+    console = Console()
+    bar = Progress(
+        TextColumn("importing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("frames, time left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    with OpenMMEnergy(system) as energy, bar:
+        task = bar.add_task("", total=total_frames(data))
+        summary = convert(
+            data,
+            system,
+            energy,
+            out,
+            topology=topology,
+            stride=stride,
+            provenance={"command": "import"},
+            progress=lambda n_read: bar.update(task, completed=n_read),
+        )
+    error = summary.standard_error
+    scatter = "" if math.isnan(error) else f" ± {error:.2f} (standard error over replicas)"
+    replicas = "1 replica" if len(summary.frames) == 1 else f"{len(summary.frames)} replicas"
+    console.print(
+        f"{summary.n_frames:,} frames of {system.name} in {replicas}, mean energy "
+        f"{summary.mean_energy:.2f} kT{scatter}: {out}",
+        highlight=False,
+        soft_wrap=True,
+    )

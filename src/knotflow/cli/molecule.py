@@ -1,0 +1,98 @@
+"""Which molecule: the options that all commands on molecules share, and what they stand for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from knotflow.physics.system import MolecularSystem
+
+PANEL = "Molecule"
+
+
+class SolventName(StrEnum):
+    """What surrounds the molecule."""
+
+    obc = "obc"
+    vacuum = "vacuum"
+
+
+MoleculeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--molecule", rich_help_panel=PANEL, help="ala2 (alanine dipeptide, the default) or a .pdb file."
+    ),
+]
+PeptideOption = Annotated[
+    str | None,
+    typer.Option(
+        "--peptide",
+        rich_help_panel=PANEL,
+        help="Sequence in one-letter code, such as GYDPETGTWG; caps (ACE, NME) are added.",
+    ),
+]
+ForceFieldOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--force-field",
+        rich_help_panel=PANEL,
+        help="XML file of OpenMM or your own; may be repeated; by default amber99sbildn.xml.",
+    ),
+]
+SolventOption = Annotated[
+    SolventName,
+    typer.Option(
+        "--solvent",
+        rich_help_panel=PANEL,
+        help="obc: implicit water that fits the force field; vacuum: only the files of the force field.",
+    ),
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", rich_help_panel=PANEL, help="In kelvin; above zero.")
+]
+AddHydrogensOption = Annotated[
+    bool,
+    typer.Option(
+        "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens that the .pdb file lacks, as at pH 7."
+    ),
+]
+
+
+def load_molecule(
+    molecule: str | None = None,
+    peptide: str | None = None,
+    force_field: list[str] | None = None,
+    solvent: SolventName = SolventName.obc,
+    temperature: float = 300.0,
+    add_hydrogens: bool = False,
+) -> MolecularSystem:
+    """The system that the options ask for; alanine dipeptide if they name none.
+
+    Raises:
+        ValueError: if the options contradict each other, or the molecule cannot be made.
+        OSError: if there is no such file.
+    """
+    from knotflow.physics import peptides, system
+    from knotflow.physics.force_field import DEFAULT_FORCE_FIELD
+
+    if molecule is not None and peptide is not None:
+        raise ValueError("--molecule and --peptide both name a molecule; give only one of them.")
+    is_file = molecule is not None and molecule != "ala2"
+    if add_hydrogens and not is_file:
+        raise ValueError("--add-hydrogens is for .pdb files, other molecules are complete; leave it out.")
+    files = force_field or list(DEFAULT_FORCE_FIELD)
+    if peptide is not None:
+        return peptides.peptide(peptide, files, solvent.value, temperature)
+    if molecule is not None and is_file:
+        if Path(molecule).suffix.lower() != ".pdb":
+            raise ValueError(f"--molecule must be ala2 or a .pdb file, got {molecule!r}; see also --peptide.")
+        return system.from_pdb(molecule, files, solvent.value, temperature, add_hydrogens)
+    if force_field:
+        raise ValueError(
+            "ala2 has a force field of its own; use --peptide A, the same molecule, for another."
+        )
+    return system.ala2(temperature, solvent=solvent is SolventName.obc)

@@ -1,0 +1,288 @@
+"""Files that change all at once: a change cut short by a kill or a full disk never happened.
+
+A library that edits a file in place (HDF5, say) leaves ruins when it is killed half-way. Here it works on an
+`Overlay` instead: the file as it is on disk, and all writes in memory. `Overlay.commit` then does them in an
+order that is safe at every moment:
+
+1. New bytes go behind the end of the file, where nothing refers to them yet.
+2. Bytes to be changed inside the file go to a journal beside it, which appears when it is complete.
+3. They are changed, and the journal is removed. Whoever finds a journal, because the program was killed just
+   now, does this step again (`settle`), or reads as if it had been done (`pending`).
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+try:
+    import fcntl
+except ImportError:  # Windows: two writers at once are not noticed there.
+    fcntl = None  # type: ignore[assignment]
+
+_held: set[Path] = set()
+
+
+class Overlay(io.RawIOBase):
+    """A file as it would be after writes that are kept in memory.
+
+    Args:
+        path: The file; it is only read.
+        patches: Bytes that differ from those on disk, as ``(offset, bytes)``; later ones lie above.
+        size: Size of the file with these patches, by default as on disk.
+    """
+
+    def __init__(
+        self, path: Path, patches: list[tuple[int, bytes]] | None = None, size: int | None = None
+    ) -> None:
+        self._path = path
+        self._file = path.open("rb")
+        self._disk_size = path.stat().st_size
+        self._patches = [] if patches is None else patches
+        self._size = self._disk_size if size is None else size
+        self._position = 0
+
+    @property
+    def bytes_changed(self) -> int:
+        """How many bytes a commit has to write."""
+        return sum(len(data) for _, data in self._patches)
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        start, stop = self._position, min(self._position + len(view), self._size)
+        count = max(0, stop - start)
+        self._file.seek(start)
+        on_disk = self._file.readinto(view[:count])
+        view[on_disk:count] = bytes(count - on_disk)
+        for offset, data in self._patches:
+            low, high = max(start, offset), min(stop, offset + len(data))
+            if low < high:
+                view[low - start : high - start] = data[low - offset : high - offset]
+        self._position += count
+        return count
+
+    def write(self, buffer: ReadableBuffer, /) -> int:
+        data = bytes(buffer)
+        inside = max(0, self._disk_size - self._position)
+        self._patches += [
+            (offset, part)
+            for offset, part in ((self._position, data[:inside]), (self._position + inside, data[inside:]))
+            if part
+        ]
+        self._position += len(data)
+        self._size = max(self._size, self._position)
+        return len(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self._size = self._position if size is None else size
+        return self._size
+
+    def commit(self) -> None:
+        """Make the writes on disk: all of them, or none if an error stops it.
+
+        Raises:
+            OSError: if there is not enough space, or the disk fails. The file is as before, or, if only the
+                last step failed, the next `settle` does it again.
+        """
+        beyond = [patch for patch in self._patches if patch[0] >= self._disk_size]
+        inside = [patch for patch in self._patches if patch[0] < self._disk_size]
+        if self.bytes_changed > shutil.disk_usage(self._path.parent).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        try:
+            _overwrite(self._path, beyond, max(self._size, self._disk_size))
+            _write_journal(self._path, inside, self._size)
+        except OSError:
+            forget(self._path)
+            os.truncate(self._path, self._disk_size)
+            raise
+        settle(self._path)
+
+
+def pending(path: Path) -> Overlay | None:
+    """The file as it will be when a commit that was interrupted, or still runs, is done; None without one."""
+    journal = _read_journal(path)
+    return None if journal is None else Overlay(path, *journal)
+
+
+def settle(path: Path) -> None:
+    """Finish a commit that was interrupted, if there is one; call it only where no one else may write."""
+    journal = _read_journal(path)
+    if journal is not None:
+        _overwrite(path, *journal)
+        now = time.time_ns()
+        os.utime(path, ns=(now, now))  # for `state`: many systems let their own clock tick every 4 ms only
+        _journal(path).unlink()
+
+
+def forget(path: Path) -> None:
+    """Remove what an earlier file of that name left behind."""
+    _journal(path).unlink(missing_ok=True)
+
+
+def state(path: Path) -> tuple[int, ...]:
+    """Numbers that change whenever the file does: equal before and after a read, the read saw one state."""
+    seen = path.stat()
+    try:
+        journal = _journal(path).stat().st_mtime_ns
+    except FileNotFoundError:
+        journal = 0
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, journal
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Keep other processes from writing to a file for as long as this block runs; blocks may be nested.
+
+    The lock ends with the process, however it ends.
+
+    Raises:
+        OSError: if another process has it.
+    """
+    path = path.resolve()
+    if fcntl is None or path in _held:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(path).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have removed it just now: then this is not the lock that others find.
+            ours = os.path.samestat(os.fstat(lock.fileno()), _lock(path).stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
+            raise OSError(
+                f"{path} is being written by another process; wait until it is done, stop it, or choose "
+                "another file."
+            )
+        _held.add(path)
+        try:
+            yield
+        finally:
+            _held.discard(path)
+            _lock(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block: C libraries do not survive it in their callbacks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+
+    handler = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _journal(path: Path) -> Path:
+    return _beside(path, "journal")
+
+
+def _lock(path: Path) -> Path:
+    return _beside(path, "lock")
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden file beside a file, the same one by whatever links it is reached."""
+    path = path.resolve()
+    return path.with_name(f".{path.name}.{kind}")
+
+
+def _write_journal(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
+    head = {"size": size, "patches": [(offset, len(data)) for offset, data in patches]}
+    part = _beside(path, "journal.part")
+    try:
+        with part.open("wb") as file:
+            file.writelines([json.dumps(head).encode(), b"\n", *(data for _, data in patches)])
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(_journal(path))
+    finally:
+        part.unlink(missing_ok=True)
+    _sync_folder(part.parent)
+
+
+def _read_journal(path: Path) -> tuple[list[tuple[int, bytes]], int] | None:
+    try:
+        line, _, body = _journal(path).read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    head = json.loads(line)
+    if path.stat().st_size < head["size"]:
+        raise OSError(
+            f"{path} was cut off, or is not the file that {_journal(path)} belongs to; copy both again from "
+            "where they came, or remove the latter."
+        )
+    stream = io.BytesIO(body)
+    return [(offset, stream.read(length)) for offset, length in head["patches"]], head["size"]
+
+
+def _overwrite(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
+    """Write patches into a file, give it a size, and wait until this is on disk."""
+    with path.open("r+b", buffering=0) as file:
+        for offset, data in patches:
+            _write_all(file, offset, data)
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def _write_all(file: BinaryIO, offset: int, data: bytes) -> None:
+    file.seek(offset)
+    rest = memoryview(data)
+    while rest:  # unbuffered files may take a part
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a power cut, where systems can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,223 @@
+"""``knotflow import`` as a user runs it: what it says at the end, and refusals that leave nothing behind."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import mdtraj
+import numpy as np
+import pytest
+
+from knotflow import cli
+from knotflow.physics import trajectory
+from knotflow.physics.system import MolecularSystem, ala2
+
+COMMAND = str(Path(sys.executable).parent / "knotflow")
+
+
+@pytest.fixture(scope="module")
+def system() -> MolecularSystem:
+    return ala2()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
+    """The command in this process, which is quicker: exit status and all it prints, on one line."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["knotflow", "import", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return int(end.value.code or 0), " ".join((captured.out + captured.err).split())
+
+    return call
+
+
+def jiggle(system: MolecularSystem, n: int) -> np.ndarray:
+    noise = np.random.default_rng(0).normal(scale=0.003, size=(n, system.n_atoms, 3))
+    return (system.positions + noise).astype(np.float32)
+
+
+def test_a_process_of_its_own_prints_what_it_made(tmp_path, system) -> None:
+    np.savez(tmp_path / "a.npz", positions=jiggle(system, 200), segment=np.repeat([0, 1], 100))
+    done = subprocess.run(
+        [COMMAND, "import", "a.npz", "--out", "new/data.h5", "--temperature", "310"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = re.search(
+        r"200 frames of ala2 in 2 replicas, mean energy (\S+) kT ± (\S+) \(standard error over replicas\): "
+        r"new/data\.h5",
+        done.stdout,
+    )
+    assert said is not None, done.stdout
+    path = tmp_path / "new" / "data.h5"
+    info = trajectory.open_info(path)
+    assert info.system.temperature == 310 and info.provenance["command"] == "import"
+    assert float(said[1]) == pytest.approx(trajectory.read(path).energies.mean() / info.system.kT, abs=0.006)
+    assert mdtraj.load(str(path)).n_frames == 200
+    assert [p.name for p in path.parent.iterdir()] == ["data.h5"]
+
+
+def test_dcd_with_a_topology(run, tmp_path, system) -> None:
+    frames = mdtraj.Trajectory(jiggle(system, 12), system.topology)
+    frames.save("a.dcd")
+    frames[0].save("a.pdb")
+    status, said = run("a.dcd", "--topology", "a.pdb", "--out", "data.h5", "--stride", "5")
+    assert status == 0 and "3 frames of ala2 in 1 replica, mean energy" in said and said.endswith(": data.h5")
+
+
+def write(name: str, system: MolecularSystem, **changes: object) -> None:
+    np.savez(name, **({"positions": jiggle(system, 10)} | changes))
+
+
+def bad_energies(system: MolecularSystem) -> None:
+    write("a.npz", system, energies=np.full(10, -5.0), forces=np.zeros((10, 22, 3)))
+
+
+def bad_forces(system: MolecularSystem) -> None:
+    write("a.npz", system, forces=np.ones((10, 22, 3)))
+
+
+def bad_frame(system: MolecularSystem) -> None:
+    positions = jiggle(system, 10)
+    positions[7, 3, 1] = np.nan
+    write("a.npz", system, positions=positions)
+
+
+def bad_given_force(system: MolecularSystem) -> None:
+    forces = np.zeros((10, 22, 3))
+    forces[4, 0, 0] = np.inf
+    write("a.npz", system, forces=forces, energies=np.zeros(10))
+
+
+def angstrom(system: MolecularSystem) -> None:
+    write("a.npz", system, positions=10 * jiggle(system, 10))
+
+
+def shuffled(system: MolecularSystem) -> None:
+    write("a.npz", system, positions=jiggle(system, 10)[:, ::-1])
+
+
+def few_atoms(system: MolecularSystem) -> None:
+    write("a.npz", system, positions=jiggle(system, 10)[:, :-1])
+
+
+def cut(system: MolecularSystem) -> None:
+    write("whole.npz", system)
+    Path("a.npz").write_bytes(Path("whole.npz").read_bytes()[:2000])
+
+
+def pickled(system: MolecularSystem) -> None:
+    np.savez("a.npz", positions=np.array([None, None], dtype=object))
+
+
+REFUSALS = {
+    "energies": (bad_energies, r"a\.npz: frame 0 has the energy -5 kJ/mol, but ours is .* kJ/mol; check"),
+    "forces": (bad_forces, r"a\.npz: frame 0 has forces that differ from ours by 1e\+02 %; check molecule"),
+    "not finite": (bad_frame, r"a\.npz: frame 7 has positions that are no finite numbers; leave"),
+    "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are no finite numbers"),
+    "unit": (angstrom, r"bond from ACE1-CH3 to ACE1-H1 in frame 0 is 1\.\d+ nm long, usually 0\.109 nm; all "
+             r"bonds are about 10 times as long as usual, so the unit may be wrong \(nm, not Å\)\."),
+    "order": (shuffled, r"nm; the order of the atoms may be wrong, or a periodic box cut the molecule\."),
+    "shape": (few_atoms, r"positions must have shape \(10, 22, 3\) for the 22 atoms of ala2, got \(10, 21"),
+    "no positions": (lambda s: np.savez("a.npz", x=np.zeros(3)), r"a\.npz has no array 'positions'; "),
+    "cut": (cut, r"a\.npz cannot be read as an \.npz file: "),
+    "pickle": (pickled, r"a\.npz cannot be read as an .*: positions must be an array of plain numbers"),
+    "text": (lambda s: Path("a.npz").write_text("hello"), r"a\.npz cannot be read as an \.npz file: "),
+    "no frames": (lambda s: write("a.npz", s, positions=np.zeros((0, 22, 3))), r"there are no frames in a\."),
+    "segment": (lambda s: write("a.npz", s, segment=np.zeros(10)), r"segment must hold whole numbers, got "),
+    "negative": (lambda s: write("a.npz", s, segment=np.arange(10) - 9), r"segment must hold numbers from 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_arrays_are_refused_in_one_sentence(run, tmp_path, system, case) -> None:
+    prepare, message = REFUSALS[case]
+    prepare(system)
+    before = sorted(tmp_path.iterdir())
+    status, said = run("a.npz", "--out", "data.h5")
+    assert status == 2 and re.search(message, said), said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def exchange(topology: mdtraj.Topology, i: int, j: int) -> mdtraj.Topology:
+    """A topology with the names and elements of two atoms exchanged."""
+    topology = topology.copy()
+    a, b = topology.atom(i), topology.atom(j)
+    a.name, b.name = b.name, a.name
+    a.element, b.element = b.element, a.element
+    return topology
+
+
+def test_atoms_that_differ_are_named(run, tmp_path, system) -> None:
+    frames = mdtraj.Trajectory(jiggle(system, 3), system.topology)
+    frames.save("a.dcd")
+    mdtraj.Trajectory(frames.xyz[:1], exchange(system.topology, 8, 9)).save_hdf5("order.h5")
+    mdtraj.Trajectory(frames.xyz[:1], exchange(system.topology, 8, 14)).save_hdf5("names.h5")
+    frames[0].atom_slice(range(21)).save("few.pdb")
+    frames.atom_slice(range(21)).save("few.dcd")
+    before = sorted(tmp_path.iterdir())
+    for arguments, message in (
+        (["a.dcd", "--topology", "order.h5"], r"atom 8 \(from 0\) is HA \(H\) of ALA2 in order\.h5, but"),
+        (["order.h5"], r"atom 8 \(from 0\) is HA \(H\) of ALA2 in order\.h5, but CA"),
+        (["a.dcd", "--topology", "names.h5"], r"atom 8 \(from 0\) is C \(C\) of ALA2 in names\.h5, but C"),
+        (["a.dcd", "--topology", "few.pdb"], r"few\.pdb has 21 atoms, but ala2 has 22; is this the right"),
+        (["few.dcd"], r"few\.dcd cannot be read as a trajectory of the 22 atoms of ala2: .*21"),
+        (["a.dcd", "--topology", "none.pdb"], r"there is no topology none\.pdb"),
+        (["a.dcd", "--peptide", "GG"], r"a\.dcd cannot be read as a trajectory of the 26 atoms of"),
+    ):  # fmt: skip
+        status, said = run(*arguments, "--out", "data.h5")
+        assert status == 2 and re.search(message, said), said
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_files_that_cannot_be_used_are_named(run, tmp_path, system) -> None:
+    frames = mdtraj.Trajectory(jiggle(system, 3), system.topology)
+    frames.save("a.xtc")
+    boxed = mdtraj.Trajectory(frames.xyz, system.topology, unitcell_lengths=[[3.0] * 3] * 3,
+                              unitcell_angles=[[90.0] * 3] * 3)  # fmt: skip
+    boxed.save("boxed.xtc")
+    Path("cut.xtc").write_bytes(Path("a.xtc").read_bytes()[:150])
+    Path("a.foo").write_text("")
+    Path("old.h5").write_bytes(b"mine")
+    trajectory.create("ours.h5", system, {})
+    before = sorted(tmp_path.iterdir())
+    for arguments, message in (
+        (["boxed.xtc", "--out", "data.h5"], r"boxed\.xtc has a periodic unit cell of 3 nm, but only vacuum"),
+        (["cut.xtc", "--out", "data.h5"], r"cut\.xtc cannot be read as a trajectory of the 22 atoms of ala2"),
+        (["a.foo", "--out", "data.h5"], r"a\.foo cannot be read as a trajectory .*\.foo"),
+        (["ours.h5", "--out", "data.h5"], r"ours\.h5 is a trajectory of knotflow already; use it as it is\."),
+        (["none.xtc", "--out", "data.h5"], r"there is no file none\.xtc\."),
+        (["a.xtc", "--out", "old.h5"], r"old\.h5 exists already; remove it or choose another name\."),
+        (["a.xtc", "--out", "data.csv"], r"--out must be a file ending in \.h5, got 'data\.csv'\."),
+        (["a.xtc", "--out", "data.h5", "--stride", "0"], "Invalid value for '--stride'"),
+    ):  # fmt: skip
+        status, said = run(*arguments)
+        assert status == 2 and re.search(message, said), said
+        assert sorted(tmp_path.iterdir()) == before
+    assert Path("old.h5").read_bytes() == b"mine"
+
+
+def test_an_interrupt_leaves_nothing(tmp_path, system) -> None:
+    np.savez(tmp_path / "a.npz", positions=np.tile(jiggle(system, 1000), (200, 1, 1)))
+    process = subprocess.Popen(
+        [COMMAND, "import", "a.npz", "--out", "data.h5"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    part = tmp_path / ".data.h5.part"
+    end = time.monotonic() + 60
+    while not part.exists() or part.stat().st_size < 300_000:
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode != 0 and "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
