@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 def geometric_ladder(lowest: float, highest: float, n_atoms: int) -> tuple[float, ...]:
-    r"""Temperatures in constant ratio, close enough that neighbours exchange in about every third attempt.
+    r"""Temperatures in constant ratio, close enough that neighbours exchange in about half of the attempts.
 
     Potential energies of $3N - 6$ nearly harmonic coordinates spread by $\sqrt{(3N - 6)/2}\,kT$; neighbours
     overlap well if their inverse temperatures differ by about the inverse of that number of $kT$.

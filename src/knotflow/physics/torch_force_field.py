@@ -25,7 +25,7 @@ from knotflow.physics.energy import MolecularEnergy
 from knotflow.physics.force_terms import BORN_OFFSET, PROBE, Born, ForceTerms, read_terms
 from knotflow.physics.system import MolecularSystem
 
-PAIRS_AT_ONCE: Final = 120_000
+PAIRS_AT_ONCE: Final = 64_000
 """Pairs of atoms, over all frames of a chunk: the arrays of a chunk stay in the processor's cache."""
 
 SMALLEST_SQUARE: Final = 1e-8
