@@ -1,5 +1,15 @@
-"""How good is a flow? Exact answers where they can be had."""
+"""How good is a flow, a simulation? Exact answers where they can be had, error bars elsewhere."""
 
+from knotflow.analysis.ensembles import Agreement, Ensemble, agreement, observe
 from knotflow.analysis.quadrature import Comparison, compare, force_jump, log_normaliser
 
-__all__ = ["Comparison", "compare", "force_jump", "log_normaliser"]
+__all__ = [
+    "Agreement",
+    "Comparison",
+    "Ensemble",
+    "agreement",
+    "compare",
+    "force_jump",
+    "log_normaliser",
+    "observe",
+]

@@ -143,3 +143,56 @@ def mixed5d(
     console = Console()
     console.print(table)
     console.print(f"Model and numbers: {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def engines(
+    scale: Annotated[
+        ShortScale,
+        typer.Option(help="smoke: a minute or two, only to see that all works; small: most of an hour."),
+    ] = ShortScale.small,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Another trajectory of ala2 at 300 K to compare with, from knotflow import."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; by default runs/engines-SCALE.")
+    ] = None,
+) -> None:
+    """Sample alanine dipeptide with OpenMM, with torch and by tempering, and compare the distributions.
+
+    Run again, it goes on where it stopped.
+
+    Example: knotflow reproduce engines --scale smoke
+    """
+    from knotflow.cli.simulate import Shown
+    from knotflow.experiments import engines as experiment
+
+    folder = out or Path("runs") / f"engines-{scale.value}"
+    console = Console()
+    with Shown(console) as shown:
+        runs, pairs = experiment.run(folder, scale.value, reference=reference, progress=shown.titled)
+    table = Table("run", "frames", "replicas", "energy, kT", "temperature, K", "phi > 0")
+    for run in runs:
+        table.add_row(
+            run.name,
+            f"{run.n_frames:,}",
+            str(run.n_replicas),
+            str(run.energy),
+            str(run.temperature or ""),
+            str(run.left),
+        )
+        if run.exchange_rates:
+            rates = ", ".join(f"{100 * rate:.0f}" for rate in run.exchange_rates)
+            table.caption = f"tempering: exchange rates {rates} %, {run.round_trips:,} round trips"
+    console.print(table)
+    columns = ("pair", "energy", "phi > 0", "bonds", "(phi, psi)", "(phi, psi), phi < 0")
+    deviations = Table(
+        *columns, title="deviations in error bars; of several observables, their root mean square"
+    )
+    for pair in pairs:
+        z = pair.agreement
+        values = (z.energy, z.left, z.bonds, z.histogram, z.histogram_right)
+        deviations.add_row(" - ".join(pair.names), *(f"{value:.2f}" for value in values))
+    console.print(deviations)
+    console.print(f"Trajectories and numbers: {folder}", highlight=False, soft_wrap=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli import molecule as options
@@ -122,8 +123,8 @@ def simulate(
     simulation = Simulation(out, system, plan, workers)
     _announce(console, simulation)
     try:
-        with _bar(console) as bar:
-            simulation.run(_Shown(bar))
+        with Shown(console) as shown:
+            simulation.run(shown.titled())
     except KeyboardInterrupt:
         kept = simulation.state.frames * replicas
         console.print(f"\nStopped. {kept:,} frames are in {out}; the same command goes on from there.")
@@ -160,38 +161,52 @@ def _announce(console: Console, simulation: Simulation) -> None:
         console.print("the first block compiles the force field, which takes a minute", highlight=False)
 
 
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}% {task.fields[rate]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-        # Slow tasks: look at several of them to say how long the rest takes.
-        speed_estimate_period=600,
-    )
+class Shown:
+    """Shows the progress of simulations; plain lines where there is no terminal."""
 
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f}% {task.fields[rate]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+            # Slow tasks: look at several of them to say how long the rest takes.
+            speed_estimate_period=600,
+        )
 
-class _Shown:
-    """Draws progress: share of all steps, ns kept, and ns of all walkers a day."""
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
 
-    def __init__(self, bar: Progress) -> None:
-        self.bar = bar
-        self.task: TaskID | None = None
-        self.began = time.perf_counter()
-        self.first = 0
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
-    def __call__(self, now: Step) -> None:
-        if self.task is None:
-            # Steps before the first report are not counted in the speed: they include the start of workers.
-            self.task = self.bar.add_task(now.phase, total=now.all_steps, completed=now.steps, rate="")
-            self.began, self.first = time.perf_counter(), now.steps
-        seconds = time.perf_counter() - self.began
-        rate = f"{now.nanoseconds:.1f} ns kept"
-        if now.steps > self.first:
-            # A step is 1 fs.
-            rate += f", {(now.steps - self.first) * 1e-6 / seconds * 86400:,.0f} ns/day"
-        self.bar.update(self.task, completed=now.steps, description=now.phase, rate=rate)
+    def titled(self, title: str = "") -> Callable[[Step], None]:
+        """What to call as one more simulation goes on: it shows phase, ns kept, and speed."""
+        task = self.bar.add_task(f"{title} starting", total=None, rate="")
+        began, first, shown = 0.0, -1, -1
+
+        def show(now: Step) -> None:
+            nonlocal began, first, shown
+            if first < 0:
+                # Steps before the first report do not count in the speed: workers had to start for them.
+                began, first = time.perf_counter(), now.steps
+            rate = f"{now.nanoseconds:.1f} ns kept"
+            if now.steps > first:
+                seconds = time.perf_counter() - began
+                # A step is 1 fs.
+                rate += f", {(now.steps - first) * 1e-6 / seconds * 86400:,.0f} ns/day of all walkers"
+            name = f"{title} {now.phase}".strip()
+            self.bar.update(task, completed=now.steps, total=now.all_steps, description=name, rate=rate)
+            tenths = 10 * now.steps // now.all_steps
+            if not self.console.is_terminal and tenths > shown:
+                shown = tenths
+                self.console.print(f"{name}: {10 * tenths} % done, {rate}", highlight=False)
+
+        return show
 
 
 def _report(console: Console, simulation: Simulation) -> None:

@@ -1,7 +1,26 @@
 """Energies to sample from, and how to sample them: no network, no plot."""
 
-from knotflow.physics.energy import Energy
+from knotflow.physics.energy import Energy, MolecularEnergy
 from knotflow.physics.monte_carlo import metropolis
+from knotflow.physics.openmm_energy import OpenMMEnergy
+from knotflow.physics.peptides import peptide
+from knotflow.physics.simulate import Simulation, SimulationPlan
+from knotflow.physics.system import MolecularSystem, ala2, from_pdb
+from knotflow.physics.torch_force_field import TorchForceField
 from knotflow.physics.toy import Mixed, Rings
 
-__all__ = ["Energy", "Mixed", "Rings", "metropolis"]
+__all__ = [
+    "Energy",
+    "Mixed",
+    "MolecularEnergy",
+    "MolecularSystem",
+    "OpenMMEnergy",
+    "Rings",
+    "Simulation",
+    "SimulationPlan",
+    "TorchForceField",
+    "ala2",
+    "from_pdb",
+    "metropolis",
+    "peptide",
+]

@@ -20,6 +20,7 @@ from knotflow.files import write_atomically
 from knotflow.physics import trajectory
 from knotflow.physics.blocks import Outcome, Task, Walkers, picoseconds
 from knotflow.physics.engines import EngineName
+from knotflow.physics.force_terms import read_terms
 from knotflow.physics.platforms import GPU_PLATFORMS, fastest_platform
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.tempering import geometric_ladder
@@ -182,6 +183,8 @@ class Simulation:
         self.system = system
         self.plan = plan
         self.ladder = plan.ladder(system)
+        if plan.engine == "torch":
+            read_terms(system.openmm_system())
         self._workers = workers
         self.resumed = self.path.exists()
         if self.resumed:

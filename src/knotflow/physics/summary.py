@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,15 +68,33 @@ def over_replicas(values: Floats, replica: NDArray[np.int32]) -> Average:
     return Average(mean, error)
 
 
-def phi_torsions(system: MolecularSystem, positions: NDArray[np.float32]) -> dict[str, Floats]:
-    """Backbone torsions phi in rad, by the name of their residue, each of shape ``(frames,)``."""
+@dataclass(frozen=True)
+class Backbone:
+    """The torsions phi and psi of a residue in rad, each of shape ``(frames,)``."""
+
+    residue: str
+    phi: Floats
+    psi: Floats
+
+
+def backbone_torsions(system: MolecularSystem, positions: NDArray[np.float32]) -> list[Backbone]:
+    """Torsions of all residues that have both phi and psi, in the order of the chain."""
     with optional("molecules", "mdtraj", "molecules"):
         import mdtraj
-    quadruples, angles = mdtraj.compute_phi(mdtraj.Trajectory(positions, system.topology))
-    return {
-        str(system.topology.atom(atoms[2]).residue): column.astype(np.float64)
-        for atoms, column in zip(quadruples, angles.T, strict=True)
-    }
+    frames = mdtraj.Trajectory(positions, system.topology)
+    # By the atom CA, which both have as one of their inner two.
+    phi = {int(atoms[2]): column for atoms, column in _columns(mdtraj.compute_phi(frames))}
+    psi = {int(atoms[1]): column for atoms, column in _columns(mdtraj.compute_psi(frames))}
+    return [
+        Backbone(str(system.topology.atom(atom).residue), phi[atom], psi[atom]) for atom in phi if atom in psi
+    ]
+
+
+def _columns(
+    measured: tuple[NDArray[np.int64], NDArray[np.float32]],
+) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+    quadruples, angles = measured
+    return zip(quadruples, angles.T.astype(np.float64), strict=True)
 
 
 def summarise(path: str | Path) -> Summary:
@@ -86,8 +105,8 @@ def summarise(path: str | Path) -> Summary:
     for frames in trajectory.pieces(path):
         energies.append(frames.energies / system.kT)
         replicas.append(frames.replica)
-        for residue, phi in phi_torsions(system, frames.positions).items():
-            left.setdefault(residue, []).append((phi > 0).astype(np.float64))
+        for torsions in backbone_torsions(system, frames.positions):
+            left.setdefault(torsions.residue, []).append((torsions.phi > 0).astype(np.float64))
     replica = np.concatenate(replicas)
     return Summary(
         n_frames=len(replica),

@@ -1,0 +1,100 @@
+"""``knotflow simulate`` as a user runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mdtraj
+import pytest
+
+from knotflow.physics import trajectory
+from tests.cli.test_commands import run
+
+QUICK = ["--replicas", "2", "--ns", "0.004", "--equilibration", "0.2"]
+
+
+def test_frames_of_ala2(tmp_path: Path) -> None:
+    done = run(tmp_path, "simulate", "--out", "new/a.h5", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "mean energy, kT" in done.stdout and "fraction with phi > 0, ALA2" in done.stdout
+    assert "sampling: 100 % done" in done.stdout
+    frames = trajectory.read(tmp_path / "new/a.h5")
+    assert len(frames) == 4 and frames.positions.shape == (4, 22, 3)
+    loaded = mdtraj.load(str(tmp_path / "new/a.h5"))
+    assert loaded.n_frames == 4 and loaded.topology.n_bonds == 21
+    again = run(tmp_path, "simulate", "--out", "new/a.h5", *QUICK)
+    assert again.returncode == 0 and "is complete already" in again.stdout
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.state"]
+
+
+@pytest.mark.slow
+def test_torch_engine_with_tempering(tmp_path: Path) -> None:
+    arguments = ["--engine", "torch", "--method", "tempering", "--replicas", "4", "--ns", "0.008"]
+    done = run(tmp_path, "simulate", "--out", "a.h5", *arguments, "--equilibration", "1", "--highest", "400")
+    assert done.returncode == 0, done.stderr
+    assert "accepted exchanges" in done.stdout and "round trips" in done.stdout
+    assert "torch.compile failed" not in done.stderr
+    assert len(trajectory.read(tmp_path / "a.h5")) == 8
+
+
+def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "knotflow"), "simulate", "--out", "a.h5"]
+    options = ["--replicas", "1", "--ns", "10", "--equilibration", "0.1", "--workers", "1"]
+    process = subprocess.Popen(
+        [*command, *options], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    state = tmp_path / "a.h5.state"
+    rows = 0
+    while not rows and time.monotonic() < deadline:
+        time.sleep(0.2)
+        rows = trajectory.open_info(tmp_path / "a.h5").n_frames if state.exists() else 0
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert rows > 0
+    assert process.returncode == 130, errors
+    assert "the same command goes on from there" in " ".join(out.split())
+    assert "Traceback" not in errors
+    assert trajectory.open_info(tmp_path / "a.h5").n_frames >= rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ns", "0.001"], "at least one frame of 1 ps, 0.008 ns in all, got 0.001"),
+        (["--ns", "nan"], "at least one frame"),
+        (["--every", "0.0015"], "--every must be a positive multiple of the step, 1 fs"),
+        (["--equilibration", "-1"], "--equilibration must be a positive multiple of the step"),
+        (["--out", "a.dcd"], "--out must be a file ending in .h5, got 'a.dcd'"),
+        (["--molecule", "none.pdb"], "none.pdb"),
+        (["--peptide", "AXA"], "X"),
+        (["--temperature", "-3"], "temperature must be a positive number of K"),
+        (["--method", "tempering", "--highest", "200"], "must be above the lowest, 300 K, got 200 K"),
+        (["--method", "tempering", "--every", "0.3"], "multiple of 250 steps or shorter, got 300"),
+        (["--peptide", "A", "--force-field", "amber14-all.xml", "--engine", "torch"], "CustomGBForce"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run(tmp_path, "simulate", *arguments)
+    assert done.returncode == 2, done.stdout
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_truncated_file_is_said_and_kept(tmp_path: Path) -> None:
+    assert run(tmp_path, "simulate", "--out", "a.h5", *QUICK).returncode == 0
+    whole = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "a.h5").write_bytes(whole[: len(whole) // 2])
+    done = run(tmp_path, "simulate", "--out", "a.h5", *QUICK)
+    assert done.returncode == 2 and "cut off or damaged" in done.stderr
+    assert (tmp_path / "a.h5").stat().st_size == len(whole) // 2
+
+
+def test_another_seed_is_refused(tmp_path: Path) -> None:
+    assert run(tmp_path, "simulate", "--out", "a.h5", *QUICK).returncode == 0
+    done = run(tmp_path, "simulate", "--out", "a.h5", *QUICK, "--seed", "5")
+    assert done.returncode == 2 and "was begun with seed 0, now it is 5" in " ".join(done.stderr.split())
