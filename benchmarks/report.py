@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table as RichTable
 
-LIBRARIES = ("knotflow", "zuko", "nflows", "normflows")
+LIBRARIES = ("knotflow", "zuko", "nflows", "normflows", "openmm")
 
 
 @dataclass(frozen=True)

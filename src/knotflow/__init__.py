@@ -1,21 +1,25 @@
 """knotflow: smooth normalizing flows for physics."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
-from knotflow.transforms import (
-    Affine,
-    BSpline,
-    Bump,
-    Circle,
-    Domain,
-    Interval,
-    Line,
-    Paper,
-    RationalQuadratic,
-    Slopes,
-    Transform,
-)
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
+    from knotflow.transforms import (
+        Affine,
+        BSpline,
+        Bump,
+        Circle,
+        Domain,
+        Interval,
+        Line,
+        Paper,
+        RationalQuadratic,
+        Slopes,
+        Transform,
+    )
 
 try:
     __version__ = version("knotflow")
@@ -42,3 +46,12 @@ __all__ = [
     "load",
     "save",
 ]
+
+_FLOWS = ("Conditioner", "Coupling", "Flow", "FlowConfig", "load", "save")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "knotflow.flows": _FLOWS,
+        "knotflow.transforms": [name for name in __all__ if name not in (*_FLOWS, "__version__")],
+    },
+)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from knotflow.physics.blocks import Outcome, Task, Walkers, run_task
-from knotflow.physics.engines import Engine, OpenMMEngine, TorchEngine
+from knotflow.physics.engines import Engine, OpenMMEngine
 from knotflow.physics.openmm_energy import OpenMMEnergy
+from knotflow.physics.torch_engine import TorchEngine
 from tests.physics.molecules import DIMER_CONSTANT, DIMER_LENGTH, molecule
 
 ENGINES = ["openmm", "torch"]

@@ -113,7 +113,9 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
 
     def z(key: str) -> float:
         left, right = a.averages[key], b.averages[key]
-        return (left.mean - right.mean) / math.hypot(left.error, right.error)
+        gap, error = left.mean - right.mean, math.hypot(left.error, right.error)
+        # Without error bars there is only equality, as of a basin that neither has seen.
+        return gap / error if error > 0 else math.inf * gap if gap else 0.0
 
     def rms(keys: list[str]) -> float:
         return math.sqrt(sum(z(key) ** 2 for key in keys) / len(keys)) if keys else math.nan

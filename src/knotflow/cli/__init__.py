@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from knotflow import __version__
-from knotflow.cli import figure, import_data, quickstart, reproduce, simulate
+from knotflow.cli import check, figure, import_data, quickstart, reproduce, simulate
 from knotflow.errors import TrainingError
 from knotflow.workers import WorkerError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command()(quickstart.quickstart)
 app.command()(simulate.simulate)
 app.command("import")(import_data.import_data)
+app.command()(check.check)
 app.add_typer(figure.app, name="figure")
 app.add_typer(reproduce.app, name="reproduce")
 

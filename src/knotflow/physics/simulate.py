@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
@@ -24,7 +23,6 @@ from knotflow.physics.force_terms import read_terms
 from knotflow.physics.platforms import GPU_PLATFORMS, fastest_platform
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.tempering import geometric_ladder
-from knotflow.physics.torch_force_field import frames_at_once
 from knotflow.physics.trajectory import Frames
 from knotflow.workers import WorkerPool, usable_cores
 
@@ -322,6 +320,8 @@ class Simulation:
         """The OpenMM platform or the torch device."""
         if self.plan.engine == "openmm":
             return fastest_platform(self.system.xml, self.system.positions)
+        import torch
+
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def _shares(self) -> list[slice]:
@@ -333,6 +333,8 @@ class Simulation:
     def _groups_per_task(self) -> int:
         if self.plan.engine == "openmm":
             return 1
+        from knotflow.physics.torch_force_field import frames_at_once
+
         at_once = frames_at_once(self.system.n_atoms) if self._place == "cpu" else GPU_WALKERS
         largest = max(1, at_once // len(self.ladder))
         return min(largest, math.ceil(self.plan.replicas / FEWEST_TASKS)) if self._place == "cpu" else largest
