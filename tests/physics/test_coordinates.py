@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from knotflow.geometry import audit, paper_zmatrix
-from knotflow.physics.coordinates import chirality_of, internal_coordinates, rebuilt, zmatrix_of
+from knotflow.physics.coordinates import chirality_of, internal_coordinates, zmatrix_of
 from knotflow.physics.platforms import frame_energies, make_context
+from knotflow.physics.reference import rebuilt
 from knotflow.physics.system import MolecularSystem
 from tests.physics.molecules import frames, molecule
 

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from knotflow.geometry import Chirality, InternalCoordinates, audit
 from knotflow.geometry.superpose import superposed
-from knotflow.physics.coordinates import chirality_of, internal_coordinates, rebuilt
+from knotflow.physics.coordinates import chirality_of, internal_coordinates
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.physics.engines import OpenMMEngine
 from knotflow.physics.openmm_energy import OpenMMEnergy
 from knotflow.physics.platforms import frame_energies, make_context
+from knotflow.physics.reference import rebuilt
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.torch_force_field import TorchForceField
 from knotflow.physics.units import BOLTZMANN

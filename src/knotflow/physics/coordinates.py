@@ -1,16 +1,10 @@
-"""What a molecule determines by its bonds and its force-field files alone.
-
-That is its z-matrix, internal coordinates and stereocentres; and its force field, made once more.
-"""
+"""What the bonds of a molecule determine: its z-matrix, internal coordinates and stereocentres."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Literal, get_args
 
-from knotflow.extras import optional
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix, paper_zmatrix, zmatrix_along_bonds
-from knotflow.physics.force_field import load_force_field
 from knotflow.physics.system import MolecularSystem
 
 ZMatrixKind = Literal["bonds", "paper"]
@@ -51,28 +45,6 @@ def internal_coordinates(system: MolecularSystem, kind: ZMatrixKind = "bonds") -
 def chirality_of(system: MolecularSystem) -> Chirality:
     """The stereocentres of a molecule, with the handedness of its structure."""
     return Chirality(system.bonds, system.elements, system.positions)
-
-
-def rebuilt(system: MolecularSystem) -> MolecularSystem:
-    """The same molecule with a force field that OpenMM makes anew from its files, to compare with.
-
-    Nothing of ``system.xml`` is used, nor the options it was made with: OpenMM's own defaults leave out no
-    pair of atoms and constrain nothing.
-
-    Raises:
-        ValueError: if the origin of the system names no files, or OpenMM cannot use them.
-    """
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
-    files = system.origin.get("force_field")
-    if not files:
-        raise ValueError("the system does not say which force-field files it was made of.")
-    force_field = load_force_field(files)
-    try:
-        anew = force_field.createSystem(system.topology.to_openmm())
-    except Exception as error:  # OpenMM raises several kinds
-        raise ValueError(f"{' + '.join(files)} cannot describe the molecule again: {error}") from None
-    return replace(system, xml=openmm.XmlSerializer.serialize(anew))
 
 
 def _check_paper_atoms(system: MolecularSystem) -> None:
