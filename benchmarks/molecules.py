@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from torch._inductor.utils import fresh_cache
 
 from benchmarks.report import Table, progress
 from benchmarks.timing import Cell, figure, notes, time_in_turns
-from knotflow.extras import optional
 from knotflow.physics.blocks import Outcome, Task, Walkers, run_task
 from knotflow.physics.engines import FRICTION, STEP, OpenMMEngine
 from knotflow.physics.openmm_energy import OpenMMEnergy
@@ -48,7 +47,6 @@ from knotflow.workers import WorkerPool, usable_cores
 if TYPE_CHECKING:
     import openmm
 
-PLATFORMS = ("Reference", "CPU")
 EQUILIBRATION, FRAME_STEPS = 5_000, 20
 """Steps before the first frame of a batch, and from frame to frame."""
 MICROSECOND = 1e6
@@ -113,10 +111,7 @@ def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[st
     return tables, records
 
 
-T = TypeVar("T")
-
-
-def start(cell: Cell, first: Callable[[], T], call: Callable[[], Any]) -> T | None:
+def start(cell: Cell, first: Callable[[], Any], call: Callable[[], Any]) -> Any:
     """Do and time the first call of a cell, and tell it what to do from then on; None if it raises."""
 
     def seconds() -> list[float]:
@@ -141,34 +136,29 @@ def per_second(cell: Cell) -> float | None:
     return None if median is None else 1e9 / median
 
 
-def times_openmm(cell: Cell, cells: list[Cell]) -> str:
-    """How many times as fast as the fastest that OpenMM does."""
-    rate, fastest = per_second(cell), max((per_second(c) or 0.0 for c in cells if not c.ours), default=0.0)
-    return f"{rate / fastest:.2f}" if rate and fastest else "–"
-
-
 def rates(cell: Cell, cells: list[Cell]) -> list[str]:
-    """The columns of `RATE_COLUMNS`: median, best round, and how many times as fast as OpenMM."""
-    best = cell.least()
-    numbers = [per_second(cell), None if best is None else 1e9 / best]
-    return [*("–" if n is None else f"{n:,.0f}" for n in numbers), times_openmm(cell, cells)]
+    """The columns of `RATE_COLUMNS`: median, best round, and how many times as fast as OpenMM's fastest."""
+    rate, best = per_second(cell), cell.least()
+    if rate is None or best is None:
+        return ["–", "–", "–"]
+    fastest = max((per_second(other) or 0.0 for other in cells if not other.ours), default=0.0)
+    return [f"{rate:,.0f}", f"{1e9 / best:,.0f}", f"{rate / fastest:.2f}" if fastest else "–"]
 
 
-def openmm_context(
-    system: MolecularSystem, platform: str, integrator: openmm.Integrator | None = None
-) -> tuple[str, openmm.Context]:
-    """A context as OpenMM makes it by default, with all threads it likes, and its name."""
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
-    context = openmm.Context(
-        system.openmm_system(),
-        integrator or openmm.VerletIntegrator(STEP),
-        openmm.Platform.getPlatformByName(platform),
-    )
-    if "Threads" not in context.getPlatform().getPropertyNames():
-        return f"OpenMM {platform}", context
-    threads = context.getPlatform().getPropertyValue(context, "Threads")
-    return f"OpenMM {platform}, its default of {threads} threads", context
+def openmm_contexts(system: MolecularSystem, seed: int) -> Iterator[tuple[str, openmm.Context]]:
+    """Names and contexts in this process, each ready for dynamics, the last with all threads it likes."""
+    import openmm
+
+    def integrator() -> openmm.Integrator:
+        langevin = openmm.LangevinMiddleIntegrator(system.temperature, FRICTION, STEP)
+        langevin.setRandomNumberSeed(seed)
+        return langevin
+
+    yield "OpenMM Reference", make_context(system.xml, "Reference", integrator())
+    yield "OpenMM CPU, 1 thread", make_context(system.xml, "CPU", integrator())
+    platform = openmm.Platform.getPlatformByName("CPU")
+    context = openmm.Context(system.openmm_system(), integrator(), platform)
+    yield f"OpenMM CPU, {platform.getPropertyValue(context, 'Threads')} threads, its default", context
 
 
 # Evaluations.
@@ -216,7 +206,7 @@ def time_evaluations(bar: Progress, system: MolecularSystem, n: int, settings: S
         frames = langevin_frames(system, n, settings.seed)
         reference = _in_loop(make_context(system.xml, "Reference"), frames, system.kT)
         evaluations = [
-            *openmm_evaluations(system, frames, pool),
+            *openmm_evaluations(system, frames, pool, settings.seed),
             *torch_evaluations(system, torch.from_numpy(frames), compiled=settings.compiled),
         ]
         for evaluation in bar.track(evaluations, description=f"{system.name}: first calls"):
@@ -230,8 +220,8 @@ def langevin_frames(system: MolecularSystem, n: int, seed: int) -> NDArray[np.fl
     engine = OpenMMEngine(system, fastest_platform(system.xml, system.positions))
     engine.seed(seed)
     temperature = np.array([system.temperature])
-    start = system.positions[None]
-    now = engine.advance(start, np.zeros_like(start), temperature, EQUILIBRATION)
+    x = system.positions[None]
+    now = engine.advance(x, np.zeros_like(x), temperature, EQUILIBRATION)
     frames = []
     for _ in range(n):
         now = engine.advance(now.positions, now.velocities, temperature, FRAME_STEPS)
@@ -240,15 +230,10 @@ def langevin_frames(system: MolecularSystem, n: int, seed: int) -> NDArray[np.fl
 
 
 def openmm_evaluations(
-    system: MolecularSystem, frames: NDArray[np.float64], pool: OpenMMEnergy
+    system: MolecularSystem, frames: NDArray[np.float64], pool: OpenMMEnergy, seed: int
 ) -> Iterator[Evaluation]:
     """One frame after the other: on one core in two ways, with OpenMM's threads, and in processes."""
-    contexts = [
-        ("OpenMM Reference", make_context(system.xml, "Reference")),
-        ("OpenMM CPU, 1 thread", make_context(system.xml, "CPU")),
-        openmm_context(system, "CPU"),
-    ]
-    for name, context in contexts:
+    for name, context in openmm_contexts(system, seed):
         cell = Cell(name, False, "evaluation", "loop", len(frames))
         yield Evaluation(cell, partial(_in_loop, context, frames, system.kT))
     name = f"OpenMMEnergy, {pool.platform}, processes: {pool.workers}"
@@ -285,19 +270,16 @@ def evaluation_table(system: MolecularSystem, evaluations: list[Evaluation]) -> 
         cell = evaluation.cell
         differences = (evaluation.energy_difference, evaluation.force_difference)
         texts = ["–" if difference is None else f"{difference:.1e}" for difference in differences]
-        rows.append(
-            [cell.candidate, cell.mode, *rates(cell, cells), figure(cell.compile_seconds), *texts],
-        )
+        first = figure(cell.compile_seconds)
+        rows.append([cell.candidate, cell.mode, *rates(cell, cells), first, *texts])
     columns = ["candidate", "mode", *RATE_COLUMNS, "first call s", "largest Δu, kT", "largest Δf, kT/nm"]
     title = f"Energies and forces of {system.name}, {system.n_atoms} atoms, {cells[0].elements} frames"
-    return Table(title, columns, rows, [*notes(cells), *_explained()], n_labels=2)
-
-
-def _explained() -> list[str]:
-    return [
+    found = [
+        *notes(cells),
         "differences are to OpenMM Reference, at the same positions",
         "first calls start processes or compile, from an empty cache",
     ]
+    return Table(title, columns, rows, found, n_labels=2)
 
 
 # Dynamics.
@@ -346,19 +328,10 @@ def time_dynamics(bar: Progress, system: MolecularSystem, settings: Settings) ->
 
 def loops(system: MolecularSystem, settings: Settings) -> Iterator[Run]:
     """OpenMM's own integrator, as a user of OpenMM would run it."""
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
-    for platform, threads in (("Reference", None), ("CPU", 1), ("CPU", None)):
-        integrator = openmm.LangevinMiddleIntegrator(system.temperature, FRICTION, STEP)
-        integrator.setRandomNumberSeed(settings.seed)
-        if threads is None:
-            name, context = openmm_context(system, platform, integrator)
-        else:
-            name, context = "OpenMM CPU, 1 thread", make_context(system.xml, platform, integrator)
+    for name, context in openmm_contexts(system, settings.seed):
         context.setPositions(system.positions)
         context.setVelocitiesToTemperature(system.temperature, settings.seed)
         cell = Cell(name, False, "dynamics", "loop", settings.openmm_steps)
-        # A partial of a method of the integrator keeps only that; the context must stay, too.
         yield Run(cell, 1, 1, partial(_step, context, 1), partial(_step, context, settings.openmm_steps))
 
 
@@ -368,7 +341,7 @@ def _step(context: openmm.Context, steps: int) -> None:
 
 def openmm_workers(system: MolecularSystem, settings: Settings, stack: ExitStack) -> Iterator[Run]:
     """A walker in a process for each core."""
-    for platform in PLATFORMS:
+    for platform in ("Reference", "CPU"):
         setup = ("openmm", system, platform)
         pool = stack.enter_context(WorkerPool(WORKER, setup, usable_cores()))
         task = one_frame(system, 1, settings.openmm_steps, settings.seed)
@@ -392,10 +365,9 @@ def eager_worker(system: MolecularSystem) -> Callable[[Task], Outcome]:
 
 def one_frame(system: MolecularSystem, walkers: int, steps: int, seed: int) -> Task:
     """Some steps of walkers that start at the structure, and a frame of each at the end."""
-    at_start = Walkers.at(system.positions, walkers, 1)
-    return Task(
-        at_start, (system.temperature,), 1, steps, exchange=steps, attempts=0, seed=seed, thermalise=True
-    )
+    start = Walkers.at(system.positions, walkers, rungs=1)
+    temperatures = (system.temperature,)
+    return Task(start, temperatures, 1, steps, exchange=steps, attempts=0, seed=seed, thermalise=True)
 
 
 def _in_workers(name: str, ours: bool, pool: WorkerPool, task: Task, processes: int) -> Run:
@@ -411,32 +383,24 @@ def dynamics_table(runs: list[Run]) -> Table:
     cells = [run.cell for run in runs]
     rows = []
     for run in runs:
-        hours, first = run.hours_per_microsecond(), figure(run.cell.compile_seconds)
+        hours = run.hours_per_microsecond()
         sizes = [str(run.processes), str(run.walkers)]
         long = [figure(run.nanoseconds_per_day()), "–" if hours is None else f"{hours:.2f}"]
-        rows.append([run.cell.candidate, run.cell.mode, *sizes, *rates(run.cell, cells), *long, first])
-    columns = [
-        "engine",
-        "mode",
-        "processes",
-        "walkers",
-        *RATE_COLUMNS,
-        "ns/day",
-        "h for 1 µs",
-        "first call s",
-    ]
+        long.append(figure(run.cell.compile_seconds))
+        rows.append([run.cell.candidate, run.cell.mode, *sizes, *rates(run.cell, cells), *long])
+    columns = ["engine", "mode", "processes", "walkers", *RATE_COLUMNS]
+    columns += ["ns/day", "h for 1 µs", "first call s"]
     rounds = f"steps of {1000 * STEP:g} fs of ala2, all walkers together, {len(cells[0].seconds)} rounds"
-    found = [rounds, *notes(cells)[1:], *_target(runs)]
-    found.append("first calls start processes and compile, the first torch worker's from an empty cache")
+    first = "first calls start processes and compile, the first torch worker's from an empty cache"
+    found = [rounds, *notes(cells)[1:], _target(runs), first]
     return Table("Langevin dynamics, steps per second", columns, rows, found, n_labels=2)
 
 
-def _target(runs: list[Run]) -> list[str]:
+def _target(runs: list[Run]) -> str:
     """What was wanted, beside what was measured."""
     wanted = f"target: 1 µs in less than {TARGET_HOURS:g} h on {TARGET_CORES} cores"
-    measured = [
-        f"{run.cell.candidate}: {hours:.2f} h"
-        for run in runs
-        if run.cell.ours and run.processes == TARGET_CORES and (hours := run.hours_per_microsecond())
-    ]
-    return ["; ".join([wanted, *(measured or ["not measured here"])])]
+    for run in runs:
+        hours = run.hours_per_microsecond()
+        if run.cell.ours and run.processes == TARGET_CORES and hours is not None:
+            return f"{wanted}; {run.cell.candidate}: {hours:.2f} h"
+    return f"{wanted}; not measured here"

@@ -53,15 +53,13 @@ def test_a_process_of_its_own_prints_what_it_made(tmp_path, system) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = re.search(
-        r"200 frames of ala2 in 2 replicas, mean energy (\S+) kT ± (\S+) \(standard error over replicas\): "
-        r"new/data\.h5",
-        done.stdout,
+        r"200 frames of ala2 in 2 replicas, mean energy (\S+) ± (\S+) kT: new/data\.h5", done.stdout
     )
     assert said is not None, done.stdout
     path = tmp_path / "new" / "data.h5"
     info = trajectory.open_info(path)
     assert info.system.temperature == 310 and info.provenance["command"] == "import"
-    assert float(said[1]) == pytest.approx(trajectory.read(path).energies.mean() / info.system.kT, abs=0.006)
+    assert float(said[1]) == pytest.approx(trajectory.read(path).energies.mean() / info.system.kT, abs=0.06)
     assert mdtraj.load(str(path)).n_frames == 200
     assert [p.name for p in path.parent.iterdir()] == ["data.h5"]
 

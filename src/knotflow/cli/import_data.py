@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +55,7 @@ def import_data(
     """
     from knotflow.physics.convert import convert, total_frames
     from knotflow.physics.openmm_energy import OpenMMEnergy
+    from knotflow.physics.summary import summarise
 
     if out.suffix != ".h5":
         raise ValueError(f"--out must be a file ending in .h5, got '{out}'.")
@@ -77,7 +77,7 @@ def import_data(
     )
     with OpenMMEnergy(system) as energy, bar:
         task = bar.add_task("", total=total_frames(data))
-        summary = convert(
+        convert(
             data,
             system,
             energy,
@@ -87,12 +87,10 @@ def import_data(
             provenance={"command": "import"},
             progress=lambda n_read: bar.update(task, completed=n_read),
         )
-    error = summary.standard_error
-    scatter = "" if math.isnan(error) else f" ± {error:.2f} (standard error over replicas)"
-    replicas = "1 replica" if len(summary.frames) == 1 else f"{len(summary.frames)} replicas"
+    summary = summarise(out)
+    replicas = "1 replica" if summary.n_replicas == 1 else f"{summary.n_replicas} replicas"
     console.print(
-        f"{summary.n_frames:,} frames of {system.name} in {replicas}, mean energy "
-        f"{summary.mean_energy:.2f} kT{scatter}: {out}",
+        f"{summary.n_frames:,} frames of {system.name} in {replicas}, mean energy {summary.energy} kT: {out}",
         highlight=False,
         soft_wrap=True,
     )

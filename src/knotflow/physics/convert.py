@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,39 +30,6 @@ energy of a peptide by some 1e-3 kJ/mol and its forces by 1e-5; another force fi
 changes both by far more than this."""
 
 
-@dataclass
-class Summary:
-    """What was imported: the number of frames of every replica, and the sums of their energies in kT."""
-
-    frames: Counter[int] = field(default_factory=Counter)
-    energy_sums: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-
-    def add(self, frames: Frames, kT: float) -> None:
-        """Count frames, with the thermal energy in kJ/mol."""
-        for replica in np.unique(frames.replica).tolist():
-            energies = frames.energies[frames.replica == replica]
-            self.frames[replica] += len(energies)
-            self.energy_sums[replica] += float(energies.sum()) / kT
-
-    @property
-    def n_frames(self) -> int:
-        """Frames of all replicas."""
-        return self.frames.total()
-
-    @property
-    def mean_energy(self) -> float:
-        """In kT, over all frames."""
-        return sum(self.energy_sums.values()) / self.n_frames
-
-    @property
-    def standard_error(self) -> float:
-        """Of the mean energy in kT, from the scatter of the replicas' means; NaN for a single replica."""
-        if len(self.frames) < 2:
-            return math.nan
-        means = [self.energy_sums[replica] / n for replica, n in self.frames.items()]
-        return float(np.std(means, ddof=1) / math.sqrt(len(means)))
-
-
 def total_frames(sources: Sequence[Path]) -> int | None:
     """Number of frames in all files, or None if only reading would tell."""
     counts = [count_frames(path) for path in sources]
@@ -81,7 +46,7 @@ def convert(
     stride: int = 1,
     provenance: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda read: None,
-) -> Summary:
+) -> int:
     """Write the frames of other programs into a trajectory file, which appears when it is complete.
 
     Every file becomes a replica, or several if it numbers its segments. Energies and forces are computed
@@ -97,6 +62,9 @@ def convert(
         provenance: To be stored in the file.
         progress: Called with the number of frames read so far.
 
+    Returns:
+        How many frames were kept.
+
     Raises:
         ValueError: if frames are damaged, or not of this molecule and force field.
         OSError: if a file is missing or ``out`` exists.
@@ -111,16 +79,16 @@ def convert(
         part.unlink(missing_ok=True)  # of an import that was killed
         try:
             trajectory.create(part, system, notes)
-            summary = Summary()
+            n_frames = 0
             for frames in _checked(sources, system, energy, topology, stride, progress):
-                _append(part, out, frames, summary.n_frames)
-                summary.add(frames, system.kT)
-            if summary.n_frames == 0:
+                _append(part, out, frames, n_frames)
+                n_frames += len(frames)
+            if n_frames == 0:
                 raise ValueError(f"there are no frames in {', '.join(map(str, sources))}.")
             part.replace(out)
         finally:
             part.unlink(missing_ok=True)
-    return summary
+    return n_frames
 
 
 def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
