@@ -87,7 +87,8 @@ class TorchForceField(MolecularEnergy):
         columns = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0)
         # Not remembered: inside a transform of torch.func, tensors made there are of no use outside.
         tables = self._master.to(x)
-        return (bonded_energy(tables, columns) + pair_energy(tables, columns)[0]).reshape(x.shape[:-2])
+        bonded = bonded_energy(tables, columns[:, tables.members])
+        return (bonded + pair_energy(tables, columns)[0]).reshape(x.shape[:-2])
 
     @torch.no_grad()
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,13 +113,14 @@ class TorchForceField(MolecularEnergy):
 class Tables:
     """Parameters as tensors, energies divided by kT; a last axis of length one stands for the frames."""
 
-    bonds: Tensor
+    members: Tensor
+    """The atoms of bonds (two rows of them), angles (three) and torsions (four), one row after the other."""
+    owners: Tensor
+    """One where an atom is a member, zero elsewhere, shape (atoms, members)."""
     bond_lengths: Tensor
     bond_constants: Tensor
-    angles: Tensor
     angle_values: Tensor
     angle_constants: Tensor
-    torsions: Tensor
     cosines: Tensor
     sines: Tensor
     coulomb: Tensor
@@ -135,15 +137,14 @@ class Tables:
         def tensor(array: NDArray[np.float64], scale: float = 1.0) -> Tensor:
             return torch.as_tensor(array * scale)[..., None]
 
-        index = torch.as_tensor
+        members = np.concatenate([terms.bonds.ravel(), terms.angles.ravel(), terms.torsions.atoms.ravel()])
         return cls(
-            bonds=index(terms.bonds),
+            members=torch.as_tensor(members),
+            owners=torch.as_tensor(np.arange(terms.n_atoms)[:, None] == members, dtype=torch.float64),
             bond_lengths=tensor(terms.bond_lengths),
             bond_constants=tensor(terms.bond_constants, 0.5 / kT),
-            angles=index(terms.angles),
             angle_values=tensor(terms.angle_values),
             angle_constants=tensor(terms.angle_constants, 0.5 / kT),
-            torsions=index(terms.torsions.atoms),
             cosines=tensor(terms.torsions.cosines, 1 / kT),
             sines=tensor(terms.torsions.sines, 1 / kT),
             coulomb=tensor(terms.coulomb, 1 / kT),
@@ -204,34 +205,36 @@ def _like(value: Tensor | BornTables | None, like: Tensor) -> Any:
 def energy_and_force(tables: Tables, x: Tensor) -> tuple[Tensor, Tensor]:
     """Reduced energies, shape (frames,), and forces of positions, both of shape (3, atoms, frames)."""
 
-    def total(x: Tensor) -> tuple[Tensor, Tensor]:
-        u = bonded_energy(tables, x)
+    def total(members: Tensor) -> tuple[Tensor, Tensor]:
+        u = bonded_energy(tables, members)
         return u.sum(), u
 
-    gradient, (_, bonded) = torch.func.grad_and_value(total, has_aux=True)(x)
+    # By the positions of members: a gradient by those of atoms would be scattered, which is slow in threads.
+    members = x[:, tables.members]
+    gradient, (_, bonded) = torch.func.grad_and_value(total, has_aux=True)(members)
     pairs, force = pair_energy(tables, x)
-    return bonded + pairs, force - gradient
+    return bonded + pairs, force - torch.matmul(tables.owners, gradient)
 
 
-def bonded_energy(tables: Tables, x: Tensor) -> Tensor:
-    """Bonds, angles and torsions: positions of shape (3, atoms, frames) to reduced energies (frames,)."""
-    i, j = tables.bonds
-    length = ((x[:, i] - x[:, j]).square().sum(0) + TINY).sqrt()
+def bonded_energy(tables: Tables, members: Tensor) -> Tensor:
+    """Bonds, angles and torsions: positions (3, members, frames) to reduced energies (frames,)."""
+    sizes = len(tables.bond_lengths), len(tables.angle_values), tables.cosines.shape[1]
+    i, j, p, q, r, *corners = members.split([sizes[0]] * 2 + [sizes[1]] * 3 + [sizes[2]] * 4, dim=1)
+    length = ((i - j).square().sum(0) + TINY).sqrt()
     bonds = tables.bond_constants * (length - tables.bond_lengths).square()
 
-    i, j, k = tables.angles
-    a, b = x[:, i] - x[:, j], x[:, k] - x[:, j]
+    a, b = p - q, r - q
     cross = torch.linalg.cross(a, b, dim=0)
     angle = torch.atan2((cross.square().sum(0) + TINY).sqrt(), (a * b).sum(0))
     angles = tables.angle_constants * (angle - tables.angle_values).square()
 
-    return bonds.sum(0) + angles.sum(0) + _torsion_energy(tables, x)
+    energy: Tensor = bonds.sum(0) + angles.sum(0) + _torsion_energy(tables, *corners)
+    return energy
 
 
-def _torsion_energy(tables: Tables, x: Tensor) -> Tensor:
+def _torsion_energy(tables: Tables, i: Tensor, j: Tensor, k: Tensor, l: Tensor) -> Tensor:
     r"""Fourier series by the recurrence of $\cos n\varphi$, $\sin n\varphi$, without ever taking an angle."""
-    i, j, k, l = tables.torsions
-    a, b, c = x[:, j] - x[:, i], x[:, k] - x[:, j], x[:, l] - x[:, k]
+    a, b, c = j - i, k - j, l - k
     m, n = torch.linalg.cross(a, b, dim=0), torch.linalg.cross(b, c, dim=0)
     # |b| sin and cos of the torsion, both times |m| |n|.
     s = (a * n).sum(0) * (b.square().sum(0) + TINY).sqrt()
