@@ -54,4 +54,5 @@ __getattr__, __dir__ = lazy_names(
         "knotflow.flows": _FLOWS,
         "knotflow.transforms": [name for name in __all__ if name not in (*_FLOWS, "__version__")],
     },
+    modules=["adapters", "analysis", "flows", "geometry", "physics", "training", "transforms"],
 )
