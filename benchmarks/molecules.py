@@ -258,7 +258,7 @@ def torch_evaluations(system: MolecularSystem, x: Tensor, *, compiled: bool) -> 
 
 def _in_torch(field: TorchForceField, x: Tensor, *, compiled: bool) -> Values:
     values = field.energy_and_force(x)
-    if field._graph.compiled != compiled:
+    if field.compiled != compiled:
         raise RuntimeError("TorchForceField fell back to eager PyTorch, see its warning")
     return values
 

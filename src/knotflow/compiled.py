@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
 log = logging.getLogger("knotflow")
+
+Options = dict[str, str | int | bool | Callable[..., Any]]
+"""Of Inductor, as ``torch.compile`` takes them."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,14 +29,22 @@ class Compiled(Generic[P, R]):
         function: what to compile.
         task: what goes on more slowly without compilation, for the message.
         enabled: whether to compile at all.
+        options: of Inductor.
     """
 
-    def __init__(self, function: Callable[P, R], *, task: str, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        task: str,
+        enabled: bool = True,
+        options: Options | None = None,
+    ) -> None:
         self.function = function
         self.task = task
         self._compiled: Callable[P, R] | None = None
         if enabled:
-            self._compiled = torch.compile(function, fullgraph=True, dynamic=False)
+            self._compiled = torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
     @property
     def compiled(self) -> bool:

@@ -12,7 +12,9 @@ is one weighted sum of differences.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from knotflow.compiled import Compiled
+from knotflow.compiled import Compiled, Options
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.physics.force_terms import BORN_OFFSET, PROBE, Born, ForceTerms, read_terms
 from knotflow.physics.system import MolecularSystem
@@ -71,7 +73,10 @@ class TorchForceField(MolecularEnergy):
         self.terms = read_terms(system.openmm_system())
         self._master = Tables.of(self.terms, system.kT)
         self._tables: dict[tuple[torch.dtype, torch.device], Tables] = {}
-        self._graph = Compiled(energy_and_force, task="the force field", enabled=compiled)
+        self._graphs: dict[
+            tuple[torch.dtype, torch.device], Compiled[[Tables, Tensor], tuple[Tensor, Tensor]]
+        ] = {}
+        self._compiled = compiled
         self.chunk = frames_at_once(self.n_atoms)
         """Frames that `energy_and_force` takes at once."""
 
@@ -87,40 +92,62 @@ class TorchForceField(MolecularEnergy):
         columns = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0)
         # Not remembered: inside a transform of torch.func, tensors made there are of no use outside.
         tables = self._master.to(x)
-        bonded = bonded_energy(tables, columns[:, tables.members])
-        return (bonded + pair_energy(tables, columns)[0]).reshape(x.shape[:-2])
+        return (bonded_energy(tables, columns) + pair_energy(tables, columns)[0]).reshape(x.shape[:-2])
 
-    @torch.no_grad()
+    @property
+    def compiled(self) -> bool:
+        """Whether `energy_and_force` runs compiled graphs, as far as it was called."""
+        return self._compiled and all(graph.compiled for graph in self._graphs.values())
+
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.check_positions(x)
-        frames = x.reshape(-1, self.n_atoms, 3)
+        frames = x.detach().reshape(-1, self.n_atoms, 3)
         energy, force = frames.new_empty(len(frames)), torch.empty_like(frames)
-        tables = self.tables(x)
-        for start in range(0, len(frames), self.chunk):
-            part = frames[start : start + self.chunk]
-            n = len(part)
-            # One shape for all chunks, one compiled graph: the last is filled up with its last frame.
-            columns = (
-                part[torch.arange(self.chunk, device=x.device).clamp_max(n - 1)].permute(2, 1, 0).contiguous()
-            )
-            u, f = self._graph(tables, columns)
-            energy[start : start + n] = u[:n]
-            force[start : start + n] = f[..., :n].permute(2, 1, 0)
+        starts = list(range(0, len(frames), self.chunk))
+        if starts and (x.dtype, x.device) not in self._graphs:
+            # The first call compiles, which is not for several threads.
+            self._graphs[x.dtype, x.device] = self._new_graph(x.device)
+            self._evaluate(frames, energy, force, starts.pop())
+        evaluate = partial(self._evaluate, frames, energy, force)
+        threads = torch.get_num_threads() if x.device.type == "cpu" else 1
+        if self.compiled and threads > 1 and len(starts) > 1:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(evaluate, starts))
+        else:
+            for start in starts:
+                evaluate(start)
         return energy.reshape(x.shape[:-2]), force.reshape(x.shape)
+
+    def _evaluate(self, frames: Tensor, energy: Tensor, force: Tensor, start: int) -> None:
+        """Energies and forces of the frames of one chunk, put into their places."""
+        part = frames[start : start + self.chunk]
+        n = len(part)
+        # One shape for all chunks, one compiled graph: the last is filled up with its last frame.
+        filled = part[torch.arange(self.chunk, device=part.device).clamp_max(n - 1)]
+        with torch.no_grad():  # a setting of the thread
+            graph = self._graphs[frames.dtype, frames.device]
+            u, f = graph(self.tables(frames), filled.permute(2, 1, 0).contiguous())
+        energy[start : start + n] = u[:n]
+        force[start : start + n] = f[..., :n].permute(2, 1, 0)
+
+    def _new_graph(self, device: torch.device) -> Compiled[[Tables, Tensor], tuple[Tensor, Tensor]]:
+        # On a CPU chunks are spread over threads, which scales better than the loops inside of a chunk. So
+        # these have one thread each, and run in a way that lets other threads run.
+        options: Options | None = {"cpp.threads": 1, "cpp_wrapper": True} if device.type == "cpu" else None
+        return Compiled(energy_and_force, task="the force field", enabled=self._compiled, options=options)
 
 
 @dataclass(frozen=True)
 class Tables:
     """Parameters as tensors, energies divided by kT; a last axis of length one stands for the frames."""
 
-    members: Tensor
-    """The atoms of bonds (two rows of them), angles (three) and torsions (four), one row after the other."""
-    owners: Tensor
-    """One where an atom is a member, zero elsewhere, shape (atoms, members)."""
+    bonds: Tensor
     bond_lengths: Tensor
     bond_constants: Tensor
+    angles: Tensor
     angle_values: Tensor
     angle_constants: Tensor
+    torsions: Tensor
     cosines: Tensor
     sines: Tensor
     coulomb: Tensor
@@ -137,14 +164,15 @@ class Tables:
         def tensor(array: NDArray[np.float64], scale: float = 1.0) -> Tensor:
             return torch.as_tensor(array * scale)[..., None]
 
-        members = np.concatenate([terms.bonds.ravel(), terms.angles.ravel(), terms.torsions.atoms.ravel()])
+        index = torch.as_tensor
         return cls(
-            members=torch.as_tensor(members),
-            owners=torch.as_tensor(np.arange(terms.n_atoms)[:, None] == members, dtype=torch.float64),
+            bonds=index(terms.bonds),
             bond_lengths=tensor(terms.bond_lengths),
             bond_constants=tensor(terms.bond_constants, 0.5 / kT),
+            angles=index(terms.angles),
             angle_values=tensor(terms.angle_values),
             angle_constants=tensor(terms.angle_constants, 0.5 / kT),
+            torsions=index(terms.torsions.atoms),
             cosines=tensor(terms.torsions.cosines, 1 / kT),
             sines=tensor(terms.torsions.sines, 1 / kT),
             coulomb=tensor(terms.coulomb, 1 / kT),
@@ -205,36 +233,34 @@ def _like(value: Tensor | BornTables | None, like: Tensor) -> Any:
 def energy_and_force(tables: Tables, x: Tensor) -> tuple[Tensor, Tensor]:
     """Reduced energies, shape (frames,), and forces of positions, both of shape (3, atoms, frames)."""
 
-    def total(members: Tensor) -> tuple[Tensor, Tensor]:
-        u = bonded_energy(tables, members)
+    def total(x: Tensor) -> tuple[Tensor, Tensor]:
+        u = bonded_energy(tables, x)
         return u.sum(), u
 
-    # By the positions of members: a gradient by those of atoms would be scattered, which is slow in threads.
-    members = x[:, tables.members]
-    gradient, (_, bonded) = torch.func.grad_and_value(total, has_aux=True)(members)
+    gradient, (_, bonded) = torch.func.grad_and_value(total, has_aux=True)(x)
     pairs, force = pair_energy(tables, x)
-    return bonded + pairs, force - torch.matmul(tables.owners, gradient)
+    return bonded + pairs, force - gradient
 
 
-def bonded_energy(tables: Tables, members: Tensor) -> Tensor:
-    """Bonds, angles and torsions: positions (3, members, frames) to reduced energies (frames,)."""
-    sizes = len(tables.bond_lengths), len(tables.angle_values), tables.cosines.shape[1]
-    i, j, p, q, r, *corners = members.split([sizes[0]] * 2 + [sizes[1]] * 3 + [sizes[2]] * 4, dim=1)
-    length = ((i - j).square().sum(0) + TINY).sqrt()
+def bonded_energy(tables: Tables, x: Tensor) -> Tensor:
+    """Bonds, angles and torsions: positions of shape (3, atoms, frames) to reduced energies (frames,)."""
+    i, j = tables.bonds
+    length = ((x[:, i] - x[:, j]).square().sum(0) + TINY).sqrt()
     bonds = tables.bond_constants * (length - tables.bond_lengths).square()
 
-    a, b = p - q, r - q
+    i, j, k = tables.angles
+    a, b = x[:, i] - x[:, j], x[:, k] - x[:, j]
     cross = torch.linalg.cross(a, b, dim=0)
     angle = torch.atan2((cross.square().sum(0) + TINY).sqrt(), (a * b).sum(0))
     angles = tables.angle_constants * (angle - tables.angle_values).square()
 
-    energy: Tensor = bonds.sum(0) + angles.sum(0) + _torsion_energy(tables, *corners)
-    return energy
+    return bonds.sum(0) + angles.sum(0) + _torsion_energy(tables, x)
 
 
-def _torsion_energy(tables: Tables, i: Tensor, j: Tensor, k: Tensor, l: Tensor) -> Tensor:
+def _torsion_energy(tables: Tables, x: Tensor) -> Tensor:
     r"""Fourier series by the recurrence of $\cos n\varphi$, $\sin n\varphi$, without ever taking an angle."""
-    a, b, c = j - i, k - j, l - k
+    i, j, k, l = tables.torsions
+    a, b, c = x[:, j] - x[:, i], x[:, k] - x[:, j], x[:, l] - x[:, k]
     m, n = torch.linalg.cross(a, b, dim=0), torch.linalg.cross(b, c, dim=0)
     # |b| sin and cos of the torsion, both times |m| |n|.
     s = (a * n).sum(0) * (b.square().sum(0) + TINY).sqrt()
