@@ -34,7 +34,7 @@ def test_same_distribution_is_within_error_bars(tmp_path: Path) -> None:
     z = agreement(a, b)
     assert abs(z.energy) < 4
     assert 0.5 < z.bonds < 1.6 and z.n_bonds == 42
-    assert z.n_bins > 0 and z.histogram_right < 3
+    assert z.n_bins > 0 and z.right_histogram < 3
 
 
 def test_other_distributions_are_noticed(tmp_path: Path) -> None:

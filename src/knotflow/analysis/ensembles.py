@@ -31,10 +31,12 @@ FEWEST: Final = 100
 class Ensemble:
     """Observables of a trajectory.
 
-    Keys: ``energy`` (kT); ``left`` (fraction with phi > 0 of the first residue that has phi); for bonds
-    ``bond i-j`` (mean length, nm) and ``spread i-j`` (variance, nm²); for the torsions of the first residue
-    ``bin m,n``, the fractions of frames in the bins of (phi, psi), and ``right m,n``, the same among frames
-    with phi < 0.
+    Keys: ``energy`` (kT); for bonds ``bond i-j`` (mean length, nm) and ``spread i-j`` (variance, nm²). If
+    the molecule has a backbone, of its first residue with phi and psi: ``left``, the fraction of frames
+    with phi > 0, and ``bin m,n``, the fractions in the bins of (phi, psi).
+
+    Plain dynamics does not equilibrate between phi < 0 and phi > 0. So ``right energy`` and ``right m,n`` are
+    averages over frames with phi < 0 alone, and so are those of bonds.
     """
 
     n_frames: int
@@ -64,20 +66,26 @@ def observe(path: str | Path) -> Ensemble:
 
 
 def _average(columns: dict[str, Floats], replica: NDArray[np.int32]) -> Ensemble:
-    averages, counts = {}, {}
+    right = columns["phi"] < 0 if "phi" in columns else np.ones(len(replica), dtype=bool)
+
+    def among_right(values: Floats) -> Average:
+        return over_replicas(values[right], replica[right])
+
+    averages = {
+        "energy": over_replicas(columns["energy"], replica),
+        "right energy": among_right(columns["energy"]),
+    }
     for key, values in columns.items():
-        if key == "energy" or key.startswith("bond"):
-            averages[key] = over_replicas(values, replica)
         if key.startswith("bond"):
-            square = (values - values.mean()) ** 2
-            averages[key.replace("bond", "spread")] = over_replicas(square, replica)
+            averages[key] = among_right(values)
+            averages[key.replace("bond", "spread")] = among_right((values - averages[key].mean) ** 2)
+    counts: dict[str, tuple[int, int]] = {}
     if "phi" in columns:
         phi, psi = columns["phi"], columns["psi"]
         averages["left"] = over_replicas((phi > 0).astype(np.float64), replica)
         row, column = (
             np.floor((angle + np.pi) / (2 * np.pi) * BINS).astype(int) % BINS for angle in (phi, psi)
         )
-        right = phi < 0
         for m in range(BINS):
             for n in range(BINS):
                 inside = (row == m) & (column == n)
@@ -85,9 +93,7 @@ def _average(columns: dict[str, Floats], replica: NDArray[np.int32]) -> Ensemble
                 averages[f"bin {m},{n}"] = over_replicas(inside.astype(np.float64), replica)
                 if 2 * m < BINS:
                     counts[f"right {m},{n}"] = counts[f"bin {m},{n}"]
-                    averages[f"right {m},{n}"] = over_replicas(
-                        inside[right].astype(np.float64), replica[right]
-                    )
+                    averages[f"right {m},{n}"] = among_right(inside.astype(np.float64))
     return Ensemble(len(replica), len(np.unique(replica)), averages, counts)
 
 
@@ -96,13 +102,15 @@ class Agreement:
     """How far two ensembles are apart, in error bars; root mean squares over several observables."""
 
     energy: float
+    right_energy: float
+    """Of frames with phi < 0."""
     left: float
     """Of the fraction with phi > 0."""
     bonds: float
-    """Of the mean lengths of bonds and their variances."""
+    """Of the mean lengths of bonds and their variances, in frames with phi < 0."""
     histogram: float
     """Of the bins of (phi, psi)."""
-    histogram_right: float
+    right_histogram: float
     """Of the bins with phi < 0, as fractions of the frames with phi < 0: what plain dynamics equilibrates."""
     n_bonds: int
     n_bins: int
@@ -131,10 +139,11 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
     bonds = [key for key in a.averages if key.startswith(("bond", "spread"))]
     return Agreement(
         energy=z("energy"),
+        right_energy=z("right energy"),
         left=z("left") if "left" in a.averages else math.nan,
         bonds=rms(bonds),
         histogram=rms(filled("bin")),
-        histogram_right=rms(filled("right")),
+        right_histogram=rms(filled("right")),
         n_bonds=len(bonds),
         n_bins=len(filled("bin")),
     )

@@ -186,13 +186,13 @@ def engines(
             rates = ", ".join(f"{100 * rate:.0f}" for rate in run.exchange_rates)
             table.caption = f"tempering: exchange rates {rates} %, {run.round_trips:,} round trips"
     console.print(table)
-    columns = ("pair", "energy", "phi > 0", "bonds", "(phi, psi)", "(phi, psi), phi < 0")
+    columns = ("pair", "energy", "phi > 0", "(phi, psi)", "phi < 0: energy", "(phi, psi)", "bonds")
     deviations = Table(
         *columns, title="deviations in error bars; of several observables, their root mean square"
     )
     for pair in pairs:
         z = pair.agreement
-        values = (z.energy, z.left, z.bonds, z.histogram, z.histogram_right)
+        values = (z.energy, z.left, z.histogram, z.right_energy, z.right_histogram, z.bonds)
         deviations.add_row(" - ".join(pair.names), *(f"{value:.2f}" for value in values))
     console.print(deviations)
     console.print(f"Trajectories and numbers: {folder}", highlight=False, soft_wrap=True)
