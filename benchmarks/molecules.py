@@ -60,6 +60,11 @@ Values = tuple[Tensor, Tensor]
 """Energies in kT and forces in kT/nm."""
 
 
+SHORTEST = 0.15
+"""Seconds of a timing, at least: a call is repeated meanwhile, so that the threads of the candidate before, which go
+on waiting for work for some ms, do not count."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Sizes of a run."""
@@ -115,9 +120,11 @@ def start(cell: Cell, first: Callable[[], Any], call: Callable[[], Any]) -> Any:
     """Do and time the first call of a cell, and tell it what to do from then on; None if it raises."""
 
     def seconds() -> list[float]:
-        began = time.perf_counter()
-        call()
-        return [time.perf_counter() - began]
+        began, calls, elapsed = time.perf_counter(), 0, 0.0
+        while elapsed < SHORTEST:
+            call()
+            calls, elapsed = calls + 1, time.perf_counter() - began
+        return [elapsed / calls]
 
     began = time.perf_counter()
     try:
@@ -276,6 +283,7 @@ def evaluation_table(system: MolecularSystem, evaluations: list[Evaluation]) -> 
     title = f"Energies and forces of {system.name}, {system.n_atoms} atoms, {cells[0].elements} frames"
     found = [
         *notes(cells),
+        f"calls are repeated for at least {SHORTEST:g} s in every round",
         "differences are to OpenMM Reference, at the same positions",
         "first calls start processes or compile, from an empty cache",
     ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +35,12 @@ SMALLEST_SQUARE: Final = 1e-8
 
 TINY: Final = 1e-30
 """Keeps square roots of squares differentiable at zero."""
+
+
+@cache
+def _threads(n: int) -> ThreadPoolExecutor:
+    """Threads that stay, since new ones would have to get their memory anew."""
+    return ThreadPoolExecutor(n, thread_name_prefix="knotflow")
 
 
 def frames_at_once(n_atoms: int) -> int:
@@ -111,8 +117,7 @@ class TorchForceField(MolecularEnergy):
         evaluate = partial(self._evaluate, frames, energy, force)
         threads = torch.get_num_threads() if x.device.type == "cpu" else 1
         if self.compiled and threads > 1 and len(starts) > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(evaluate, starts))
+            list(_threads(threads).map(evaluate, starts))
         else:
             for start in starts:
                 evaluate(start)
