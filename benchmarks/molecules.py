@@ -61,8 +61,8 @@ Values = tuple[Tensor, Tensor]
 
 
 SHORTEST = 0.15
-"""Seconds of a timing, at least: a call is repeated meanwhile, so that the threads of the candidate before, which go
-on waiting for work for some ms, do not count."""
+"""Seconds of a timing, at least: a call is repeated meanwhile, so that threads of the candidate before, which
+go on waiting for work for some ms, do not count."""
 
 
 @dataclass(frozen=True)
