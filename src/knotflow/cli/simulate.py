@@ -80,7 +80,7 @@ def simulate(
 ) -> None:
     """Sample a molecule by molecular dynamics: positions, forces and energies into one HDF5 file.
 
-    Replicas start from a short run at 2.5 times the temperature, so that they begin in different basins, and
+    Replicas start from a short run at twice the temperature, so that they begin in different basins, and
     are equilibrated. Stopped or killed, the same command goes on where it was; with a larger --ns it adds
     to a finished file. The file opens in MDTraj: mdtraj.load("data/simulation.h5").
 

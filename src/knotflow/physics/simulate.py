@@ -27,7 +27,7 @@ from knotflow.physics.trajectory import Frames
 from knotflow.workers import WorkerPool, usable_cores
 
 SPREAD_STEPS: Final = 20_000
-SPREAD_RATIO: Final = 2.5
+SPREAD_RATIO: Final = 2.0
 """Replicas first run at so many times their temperature, to start in different basins."""
 
 EXCHANGE_STEPS: Final = 250
