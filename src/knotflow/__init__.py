@@ -1,9 +1,9 @@
 """knotflow: smooth normalizing flows for physics."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from knotflow.lazy import lazy_names
+from knotflow.version import __version__
 
 if TYPE_CHECKING:
     from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
         Slopes,
         Transform,
     )
-
-try:
-    __version__ = version("knotflow")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
 
 __all__ = [
     "Affine",

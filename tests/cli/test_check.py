@@ -3,29 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from knotflow import cli
 from knotflow.physics import force_terms
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
-    """The command in this process, which is quicker: exit status and all it prints, on one line."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["knotflow", "check", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(end.value.code or 0), " ".join((captured.out + captured.err).split())
-
-    return call
+def run(run_here) -> Callable[..., tuple[int, str]]:
+    return partial(run_here, "check")
 
 
 def test_alanine_dipeptide_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mdtraj
 import numpy as np
 import pytest
 
-from knotflow import cli
 from knotflow.physics import trajectory
 from knotflow.physics.system import MolecularSystem, ala2
 
@@ -25,19 +25,8 @@ def system() -> MolecularSystem:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
-    """The command in this process, which is quicker: exit status and all it prints, on one line."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["knotflow", "import", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(end.value.code or 0), " ".join((captured.out + captured.err).split())
-
-    return call
+def run(run_here) -> Callable[..., tuple[int, str]]:
+    return partial(run_here, "import")
 
 
 def jiggle(system: MolecularSystem, n: int) -> np.ndarray:

@@ -29,7 +29,6 @@ from knotflow.physics.platforms import frame_energies, make_context
 from knotflow.physics.reference import rebuilt
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.torch_force_field import TorchForceField
-from knotflow.physics.units import BOLTZMANN
 from knotflow.transforms.base import check_count
 
 ENERGY_LIMIT: Final = 1e-3
@@ -136,8 +135,7 @@ def _hot_structures(system: MolecularSystem, platform: str, seed: int, report: P
     engine = OpenMMEngine(system, platform)
     engine.seed(int(random.integers(1, 2**31)))
     temperature = np.array([HEAT * system.temperature])
-    spread = np.sqrt(BOLTZMANN * temperature / system.masses)
-    x, v = system.positions[None], spread[:, None] * random.normal(size=(1, system.n_atoms, 3))
+    x, v = system.positions[None], engine.thermal_velocities(temperature, random)
     found = []
     for number in range(STRUCTURES):
         report("simulation", number, STRUCTURES)

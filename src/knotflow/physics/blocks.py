@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from knotflow.physics.engines import STEP, Engine, EngineName, Snapshot, make_engine
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.tempering import Ladder
-from knotflow.physics.units import BOLTZMANN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -122,8 +121,7 @@ def run_task(engine: Engine, task: Task) -> Outcome:
     shape = walkers.positions.shape
     x, v = (part.reshape(-1, *shape[2:]) for part in (walkers.positions, walkers.velocities))
     if task.thermalise:
-        scale = np.sqrt(BOLTZMANN * ladder.of_walkers().reshape(-1, 1, 1) / engine.masses[:, None])
-        v = scale * random.standard_normal(v.shape)
+        v = engine.thermal_velocities(ladder.of_walkers().reshape(-1), random)
     frames = []
     for _ in range(task.frames):
         for _ in range(task.interval // task.exchange):

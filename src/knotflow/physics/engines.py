@@ -75,6 +75,11 @@ class Engine(ABC):
         if not (np.abs(energies) < largest).all():
             raise FloatingPointError(f"an energy of {np.abs(energies).max():.2g} kJ/mol")
 
+    def thermal_velocities(self, temperatures: Floats, random: np.random.Generator) -> Floats:
+        """Draw velocities in nm/ps for walkers at temperatures in K, shape (walkers, atoms, 3)."""
+        spread = np.sqrt(BOLTZMANN * temperatures[:, None] / self.masses)
+        return spread[..., None] * random.standard_normal((*spread.shape, 3))
+
     def centred(self, positions: Floats) -> Floats:
         """Positions without the motion of the whole molecule, which would cost digits."""
         weights = self.masses / self.masses.sum()

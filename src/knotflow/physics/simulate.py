@@ -186,8 +186,9 @@ class Simulation:
         self._workers = workers
         self.resumed = self.path.exists()
         if self.resumed:
-            self._check_same()
-            self.system = trajectory.open_info(self.path).system
+            info = trajectory.open_info(self.path)
+            self._check_same(info)
+            self.system = info.system
             self.state = RunState.load(self.state_path)
         else:
             groups, rungs = plan.replicas, len(self.ladder)
@@ -357,9 +358,8 @@ class Simulation:
         nanoseconds = kept * picoseconds(plan.interval) / 1000
         return Progress(phase, rungs * (ready + steps), rungs * everything, nanoseconds)
 
-    def _check_same(self) -> None:
+    def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
         """Whether the file was begun with this plan and this molecule."""
-        info = trajectory.open_info(self.path)
         recorded = info.provenance.get("plan")
         if recorded is None:
             raise ValueError(f"{self.path} was not made by `knotflow simulate`; choose another --out.")

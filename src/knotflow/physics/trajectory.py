@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -39,6 +38,7 @@ from knotflow import journal
 from knotflow.extras import optional
 from knotflow.files import write_atomically
 from knotflow.physics.system import MolecularSystem
+from knotflow.version import __version__
 
 if TYPE_CHECKING:
     import h5py
@@ -148,7 +148,7 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
             conventions=np.bytes_("Pande"),
             conventionVersion=np.bytes_("1.1"),
             program=np.bytes_("knotflow"),
-            programVersion=np.bytes_(_program_version()),
+            programVersion=np.bytes_(__version__),
             application=np.bytes_("knotflow"),
             title=np.bytes_(system.name.encode()),
         )
@@ -164,7 +164,7 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
         group = file.create_group("knotflow")
         group.attrs["version"] = VERSION
         _store_json(group, "system", plain)
-        _store_json(group, "provenance", {**provenance, "knotflow": _program_version()})
+        _store_json(group, "provenance", {**provenance, "knotflow": __version__})
     journal.forget(path)
     write_atomically(path, content.getvalue())
 
@@ -326,7 +326,7 @@ def _check_kind(path: Path, file: h5py.File) -> None:
     found = file["knotflow"].attrs.get("version")
     if found != VERSION:
         raise ValueError(
-            f"{path} is a trajectory of version {found}, but this knotflow {_program_version()} reads "
+            f"{path} is a trajectory of version {found}, but this knotflow {__version__} reads "
             f"version {VERSION}; upgrade knotflow, or make the file again."
         )
 
@@ -353,14 +353,6 @@ def _full_sentence(path: Path, error: OSError, needed: int, n_new: int, n_old: i
         f"{n_new} frames could not be written to {path}, {problem}, then run the same command again; the "
         f"{n_old} frames in the file are kept."
     )
-
-
-def _program_version() -> str:
-    # Not from the package itself, which stands above this layer.
-    try:
-        return version("knotflow")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 def _store_json(group: h5py.Group, name: str, content: Any) -> None:

@@ -1,0 +1,8 @@
+"""Which version of knotflow this is."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("knotflow")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
