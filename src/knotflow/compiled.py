@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -18,7 +19,7 @@ R = TypeVar("R")
 
 
 class Compiled(Generic[P, R]):
-    """A function compiled by ``torch.compile`` as a single graph of fixed shapes.
+    """A function compiled by ``torch.compile`` as a single graph.
 
     Derivatives by coordinates must be taken inside the function (``torch.func.grad``), because PyTorch
     cannot differentiate twice through a compiled region. If compilation fails (no C++ compiler, a function
@@ -30,6 +31,7 @@ class Compiled(Generic[P, R]):
         task: what goes on more slowly without compilation, for the message.
         enabled: whether to compile at all.
         options: of Inductor.
+        dynamic: None: once shapes change, compile for all sizes; False: for every shape anew.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Compiled(Generic[P, R]):
         task: str,
         enabled: bool = True,
         options: Options | None = None,
+        dynamic: bool | None = False,
     ) -> None:
         self.function = function
         self.task = task
+        self._called = False
         self._compiled: Callable[P, R] | None = None
         if enabled:
-            self._compiled = torch.compile(function, fullgraph=True, dynamic=False, options=options)
+            self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=options)
 
     @property
     def compiled(self) -> bool:
@@ -54,8 +58,15 @@ class Compiled(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._compiled is None:
             return self.function(*args, **kwargs)
+        if self._called:
+            # Should this need compiling anew, for other shapes, numbers may fail to: then try again below.
+            with contextlib.suppress(Exception):
+                return self._compiled(*args, **kwargs)
+        self._called = True
         try:
-            return self._compiled(*args, **kwargs)
+            # Numbers that the function reads, as the ends of a domain, are constants and not inputs.
+            with torch._dynamo.config.patch(specialize_float=True):  # type: ignore[attr-defined]
+                return self._compiled(*args, **kwargs)
         except Exception as error:
             # Dynamo, AOTAutograd and Inductor raise too many types to name. If the fault was not theirs,
             # the eager call raises it again, in plain words.

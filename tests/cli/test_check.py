@@ -1,5 +1,6 @@
 """``knotflow check`` as a user runs it: its table, its exit status, and refusals."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,8 +9,11 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import torch
 
+import knotflow as kf
 from knotflow.physics import force_terms
+from tests.flows.generators import make
 
 
 @pytest.fixture
@@ -50,11 +54,62 @@ def test_a_broken_promise_ends_in_status_1(run, monkeypatch) -> None:
     assert "All promises" not in said
 
 
+def test_a_model(run, tmp_path: Path) -> None:
+    make("ala2, lines", torch.float32).save(tmp_path / "run" / "model.safetensors")
+    for what in ("run", "run/model.safetensors"):
+        status, said = run(what, "--frames", "50")
+        assert status == 0 and "All promises are kept." in said
+        assert "model.safetensors: ala2, 22 atoms at 300 K," in said and "50 samples" in said
+        assert "the force is continuous" in said and "slopes of the layers:" in said
+        assert "the molecule has 1 chiral centre" in said
+
+
+def test_a_flow_without_a_molecule(run, tmp_path: Path) -> None:
+    kf.save(kf.Flow.on([kf.Circle()] * 3, transform="rq"), tmp_path / "flow.safetensors")
+    status, said = run("flow.safetensors", "--frames", "50")
+    assert status == 0 and "flow.safetensors: 3 coordinates," in said
+    assert "chiral" not in said and "not finite at edges" in said
+
+
+def test_a_broken_model_ends_in_status_1(run, tmp_path: Path) -> None:
+    model = make("no stereocentre", torch.float32)
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    model.save(tmp_path / "model.safetensors")
+    status, said = run("model.safetensors", "--frames", "50")
+    assert status == 1 and "Broken promises: flow: base there and back, float32;" in said
+    assert "nan of domain" in said and "All promises" not in said
+
+
+WITHOUT_OPENMM = """
+import sys
+sys.modules["openmm"] = None  # as if it were not installed
+from knotflow.cli import main
+sys.argv = ["knotflow", "check", "model.safetensors", "--frames", "20"]
+main()
+"""
+
+
+def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
+    make("no stereocentre", torch.float32).save(tmp_path / "model.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OPENMM],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("All promises are kept.")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.safetensors"], "expected ala2 or a .pdb file to check, got 'model.safetensors'"),
-        (["ala3"], "expected ala2 or a .pdb file to check, got 'ala3'; see also --peptide"),
+        (["model.safetensors"], "there is no model file model.safetensors."),
+        (["."], "there is no model.safetensors in ."),
+        (["ala3"], "or the folder of a run to check, got 'ala3'; see also --peptide"),
+        (["a.safetensors", "--peptide", "A"], "--peptide is for molecules; a model brings its own"),
+        (["a.safetensors", "--temperature", "310"], "--temperature is for molecules"),
+        (["a.safetensors", "--add-hydrogens"], "--add-hydrogens is for molecules"),
+        (["a.safetensors", "--compiled"], "--compiled is for molecules"),
         (["ala2", "--peptide", "A"], "'ala2' and --peptide both name a molecule; give only one of them."),
         (["none.pdb"], "there is no PDB file none.pdb."),
         (["--peptide", "XX"], "got 'XX' with 'X'"),

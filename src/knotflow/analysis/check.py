@@ -288,12 +288,12 @@ def _check_round_trips(
 def _check_volume(coordinates: InternalCoordinates, x: Tensor) -> Check:
     """Log-determinants of both directions against that of the Jacobian of all coordinates."""
     q, ladj = coordinates(x[:DETERMINANTS])
-    oracle = torch.stack([_log_determinant(coordinates, frame) for frame in q])
+    oracle = torch.stack([log_determinant(coordinates, frame) for frame in q])
     errors = torch.stack([ladj + oracle, coordinates.inverse(q)[1] - oracle])
     return Check("log-determinant", errors.abs().max().item(), VOLUME_LIMIT)
 
 
-def _log_determinant(coordinates: InternalCoordinates, q: Tensor) -> Tensor:
+def log_determinant(coordinates: InternalCoordinates, q: Tensor) -> Tensor:
     """Of the positions by 3 shifts, 3 rotations at the standard pose, and all coordinates, by autograd."""
 
     def positions(everything: Tensor) -> Tensor:

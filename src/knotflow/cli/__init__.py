@@ -10,7 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from knotflow import __version__
-from knotflow.cli import check, figure, import_data, quickstart, reproduce, simulate
+from knotflow.cli import (
+    check,
+    evaluate,
+    figure,
+    import_data,
+    quickstart,
+    reproduce,
+    sample,
+    simulate,
+    train,
+)
 from knotflow.errors import TrainingError
 from knotflow.workers import WorkerError
 
@@ -24,6 +34,9 @@ app = typer.Typer(
 app.command()(quickstart.quickstart)
 app.command()(simulate.simulate)
 app.command("import")(import_data.import_data)
+app.command()(train.train)
+app.command()(sample.sample)
+app.command()(evaluate.evaluate)
 app.command()(check.check)
 app.add_typer(figure.app, name="figure")
 app.add_typer(reproduce.app, name="reproduce")

@@ -1,7 +1,8 @@
-"""``knotflow check``: does all of it work for a molecule, on this machine?"""
+"""``knotflow check``: does all of it work for a molecule, or a trained model, on this machine?"""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,14 +21,20 @@ from rich.progress import (
 from rich.table import Table
 
 from knotflow.cli import molecule as options
+from knotflow.cli.model import model_file
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
+    from knotflow.physics.system import MolecularSystem
 
 
 def check(
     what: Annotated[
-        str | None, typer.Argument(help="ala2 (alanine dipeptide, the default) or a .pdb file.")
+        str | None,
+        typer.Argument(
+            help="ala2 (alanine dipeptide, the default) or a .pdb file; or a model: a .safetensors file or "
+            "the folder of a training run."
+        ),
     ] = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
@@ -35,8 +42,14 @@ def check(
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
     frames: Annotated[
-        int, typer.Option(min=1, help="Frames for energies and forces; coordinates get ten times as many.")
-    ] = 10_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Frames for energies and forces, by default 10,000; coordinates get ten times as many. For "
+            "a model, samples, by default 2,000.",
+            show_default=False,
+        ),
+    ] = None,
     compiled: Annotated[
         bool,
         typer.Option(
@@ -45,11 +58,15 @@ def check(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
-    """Check energies, forces and coordinates of a molecule on this machine; exit status 1 if one is wrong.
+    """Check a molecule or a trained model on this machine; exit status 1 if something is wrong.
 
-    Random frames from a short hot simulation go through everything that training and sampling use. Energies
-    and forces must be those of OpenMM's double-precision platform, with a force field made anew from its
-    files; positions must survive the way to internal coordinates and back.
+    For a molecule, random frames from a short hot simulation go through everything that training and sampling
+    use. Energies and forces must be those of OpenMM's double-precision platform, with a force field made anew
+    from its files; positions must survive the way to internal coordinates and back.
+
+    For a model, samples of its own must survive the ways there and back and carry the same density on both;
+    log-determinants must be those of Jacobians, forces those of differences, without jumps; the mass must be
+    one, and nothing infinite or NaN. OpenMM is not needed.
 
     Examples:
         knotflow check
@@ -57,16 +74,27 @@ def check(
         knotflow check mine.pdb --add-hydrogens --temperature 310
 
         knotflow check --peptide GYDPETGTWG --frames 1000
-    """
-    _refuse(what, peptide)
-    from knotflow.analysis.check import check_molecule
 
+        knotflow check runs/ala2
+    """
     console = Console()
-    system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
-    with _bar(console) as bar:
-        checks = check_molecule(system, frames, seed, _Shown(bar), compiled=compiled)
-    title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
-    _print(console, title, checks)
+    if what is not None and _is_model(what):
+        _refuse_options(
+            peptide=peptide is not None,
+            force_field=force_field is not None,
+            solvent=solvent is not options.SolventName.obc,
+            temperature=temperature != 300.0,
+            add_hydrogens=add_hydrogens,
+            compiled=compiled,
+        )
+        title, checks = _check_model(console, Path(what), frames or 2_000, seed)
+        caption = "largest errors of all samples"
+    else:
+        _refuse(what, peptide)
+        system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
+        title, checks = _check_molecule(console, system, frames or 10_000, seed, compiled)
+        caption = "largest error of all frames; of max: as a fraction of the largest force in the same frame"
+    _print(console, title, caption, checks)
     broken = [check.name for check in checks if not check.ok]
     if broken:
         console.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
@@ -74,12 +102,59 @@ def check(
     console.print("All promises are kept.", highlight=False)
 
 
+def _is_model(what: str) -> bool:
+    return Path(what).suffix.lower() == ".safetensors" or Path(what).is_dir()
+
+
+def _refuse_options(**given: bool) -> None:
+    """Refuse options that are about molecules only."""
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for molecules; a model brings its own, leave it out."
+            )
+
+
+def _check_molecule(
+    console: Console, system: MolecularSystem, frames: int, seed: int, compiled: bool
+) -> tuple[str, list[Check]]:
+    """A title, and what was found."""
+    from knotflow.analysis.check import check_molecule
+
+    with _bar(console) as bar:
+        checks = check_molecule(system, frames, seed, _Shown(bar), compiled=compiled)
+    title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
+    return title, checks
+
+
+def _check_model(console: Console, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
+    """A title, and what was found; of a file without a molecule only the flow is checked."""
+    path = model_file(path)
+    from knotflow.analysis.check_model import check_flow, check_model
+    from knotflow.flows.boltzmann import BoltzmannGenerator
+    from knotflow.flows.io import load, notes
+
+    model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    with _bar(console) as bar:
+        if isinstance(model, BoltzmannGenerator):
+            name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
+            checks = check_model(model, samples, seed, _Shown(bar))
+        else:
+            name = f"{model.dim} coordinates"
+            checks = check_flow(model, samples, seed, _Shown(bar))
+    return f"{path.name}: {name}, {size:,} parameters, {samples:,} samples", checks
+
+
 def _refuse(what: str | None, peptide: str | None) -> None:
     """Refuse what the shared options would explain in terms of options that this command does not have."""
     if what is not None and peptide is not None:
         raise ValueError(f"{what!r} and --peptide both name a molecule; give only one of them.")
     if what not in (None, "ala2") and Path(str(what)).suffix.lower() != ".pdb":
-        raise ValueError(f"expected ala2 or a .pdb file to check, got {what!r}; see also --peptide.")
+        raise ValueError(
+            f"expected ala2, a .pdb file, a .safetensors file or the folder of a run to check, got {what!r}; "
+            "see also --peptide."
+        )
 
 
 def _bar(console: Console) -> Progress:
@@ -108,19 +183,20 @@ class _Shown:
         self.bar.update(self.tasks[doing], completed=done)
 
 
-def _print(console: Console, title: str, checks: list[Check]) -> None:
-    table = Table(
-        "check", "measured", "promise", "ok",
-        title=title,
-        caption="largest error of all frames; of max: as a fraction of the largest force in the same frame",
-    )  # fmt: skip
+def _print(console: Console, title: str, caption: str, checks: list[Check]) -> None:
+    table = Table("check", "measured", "promise", "ok", title=escape(title), caption=caption)
     for check in checks:
-        measured = "not available" if check.value is None else f"{check.value:.2g} {check.unit}"
+        measured = "not available" if check.value is None else f"{_number(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
         table.add_row(check.name, measured, promise, _verdict(check))
     console.print(table)
     for note in dict.fromkeys(check.note for check in checks if check.note):
         console.print(escape(note), highlight=False, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    whole = value == round(value) if math.isfinite(value) else False
+    return f"{value:,.0f}" if whole and abs(value) < 1e6 else f"{value:.2g}"
 
 
 def _verdict(check: Check) -> str:

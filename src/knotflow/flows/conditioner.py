@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,59 @@ class Conditioner(nn.Module):
             h = h + update if self.residual and inner else update
         return h
 
+    def with_derivative(
+        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Raw parameters, and their derivative as the coordinates move along a tangent."""
+        h, dh = self._features(x, context), self._feature_derivatives(x, tangent)
+        for i, layer in enumerate(self.layers):
+            if not isinstance(layer, nn.Linear):
+                raise TypeError(f"expected a linear layer, got {type(layer).__name__}.")
+            inner = 0 < i < len(self.layers) - 1
+            a, da = self._activated(h, dh) if i else (h, dh)
+            # One product for both: the weights are read once.
+            both = torch.cat([a, da]) @ layer.weight.T
+            update, derivative = both.chunk(2)
+            if layer.bias is not None:
+                update = update + layer.bias
+            kept = self.residual and inner
+            h, dh = (h + update, dh + derivative) if kept else (update, derivative)
+        return h, dh
+
+    def _activated(self, h: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
+        if self.activation is torch.sin:
+            return torch.sin(h), torch.cos(h) * dh
+        if self.activation is nn.functional.silu:
+            gate = torch.sigmoid(h)
+            value = h * gate
+            return value, (gate + value * (1 - gate)) * dh
+        both: Any = torch.func.jvp(self.activation, (h,), (dh,))
+        return both[0], both[1]
+
+    def _feature_derivatives(self, x: Tensor, tangent: Tensor) -> Tensor:
+        if not (self._middle or self.context):
+            return x.new_zeros(*x.shape[:-1], 1)
+        half = x.new_tensor(self._half)
+        v, dv = (x - x.new_tensor(self._middle)) / half, tangent / half
+        flat, turns = v[..., self._flat], v[..., self._round]
+        d_flat, d_turns = dv[..., self._flat], dv[..., self._round]
+        features = [d_flat]
+        for j in range(1, self.frequencies):
+            rate = 0.5 * math.pi * j
+            features += [
+                -rate * torch.sin(rate * flat) * d_flat,
+                rate * torch.cos(rate * flat) * d_flat,
+            ]
+        for j in range(1, self.frequencies + 1):
+            rate = math.pi * j
+            features += [
+                -rate * torch.sin(rate * turns) * d_turns,
+                rate * torch.cos(rate * turns) * d_turns,
+            ]
+        if self.context:
+            features.append(x.new_zeros(*x.shape[:-1], self.context))
+        return torch.cat(features, -1)
+
     def _features(self, x: Tensor, context: Tensor | None) -> Tensor:
         if not (self._middle or self.context):
             return x.new_ones(*x.shape[:-1], 1)
@@ -99,6 +153,58 @@ class Conditioner(nn.Module):
         if context is not None:
             features.append(context.to(x.dtype).expand(*x.shape[:-1], self.context))
         return torch.cat(features, -1)
+
+
+class SeparateConditioners(nn.Module):
+    """Several perceptrons that read the same and give a share each of every map's raw parameters.
+
+    Args:
+        domains: domain of each coordinate that is read.
+        sizes: members and raw parameters of each group of transforms, as `Coupling.sizes` gives them.
+        shares: how the raw parameters of a map are divided, as (1, 1, 3) for the five kinds of `Bump`.
+        **options: of each `Conditioner`.
+    """
+
+    def __init__(
+        self,
+        domains: Sequence[Domain],
+        sizes: Sequence[tuple[int, int]],
+        shares: Sequence[int],
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        for _, parameters in sizes:
+            if parameters % sum(shares):
+                raise ValueError(
+                    f"networks {tuple(shares)} must divide the {parameters} raw parameters of a map: their "
+                    f"sum, {sum(shares)}, is no divisor of it."
+                )
+        self.sizes, self.shares = list(sizes), list(shares)
+        self.parts = nn.ModuleList(
+            Conditioner(domains, sum(m * p * share // sum(shares) for m, p in sizes), **options)
+            for share in shares
+        )
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Raw parameters (..., outputs), map by map."""
+        return self._together([part(x, context) for part in self.parts])
+
+    def with_derivative(
+        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Raw parameters, and their derivative as the coordinates move along a tangent."""
+        both = [part.with_derivative(x, tangent, context) for part in self.parts]  # type: ignore[operator]
+        return self._together([value for value, _ in both]), self._together([d for _, d in both])
+
+    def _together(self, outputs: Sequence[Tensor]) -> Tensor:
+        total = sum(self.shares)
+        blocks = []
+        own = [[m * p * share // total for m, p in self.sizes] for share in self.shares]
+        pieces = [part.split(sizes, -1) for part, sizes in zip(outputs, own, strict=True)]
+        for group, (members, _) in enumerate(self.sizes):
+            maps = [piece[group].unflatten(-1, (members, -1)) for piece in pieces]
+            blocks.append(torch.cat(maps, -1).flatten(-2))
+        return torch.cat(blocks, -1)
 
 
 def _activation(choice: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

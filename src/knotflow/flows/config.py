@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from knotflow.config import Config
-from knotflow.flows.conditioner import Conditioner
+from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.flow import Flow, check_domains, standard
 from knotflow.transforms import (
+    Affine,
     BSpline,
     Bump,
+    Chain,
     Circle,
     Domain,
     Interval,
@@ -84,23 +86,28 @@ class PaperConfig(Config):
 
 
 class BSplineConfig(Config):
-    """`BSpline`; ``phase`` is for circles and ignored elsewhere."""
+    """`BSpline`; ``phase`` is for circles, ``affine`` (an `Affine` before the spline) for lines.
+
+    Both are ignored elsewhere.
+    """
 
     family: Literal["bspline"] = "bspline"
     bins: Count = 32
     order: Annotated[int, Field(ge=3)] = 4
     parametrisation: Annotated[SlopesConfig | PaperConfig, Field(discriminator="kind")] = SlopesConfig()
     phase: bool = True
+    affine: bool = False
 
     def build(self, domain: Domain) -> Transform:
         """The transform on a domain."""
-        return BSpline(
+        spline = BSpline(
             self.bins,
             self.order,
             domain,
             parametrisation=self.parametrisation.build(),
             phase=self.phase and isinstance(domain, Circle),
         )
+        return Chain([Affine(), spline]) if self.affine and isinstance(domain, Line) else spline
 
 
 class RationalQuadraticConfig(Config):
@@ -148,6 +155,8 @@ class ConditionerConfig(Config):
     residual: bool = False
     frequencies: Count = 1
     identity: bool = True
+    networks: Annotated[tuple[Count, ...], Field(strict=False)] = (1,)
+    """More than one number: `SeparateConditioners`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -177,13 +186,20 @@ class CouplingConfig(Config):
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
         """The layer, with fresh weights, for coordinates on the given standard domains."""
         transforms = [self.transform.build(domains[i]) for i in self.transformed]
-        conditioner = Conditioner(
-            [domains[i] for i in self.read],
-            sum(f.n_parameters for f in transforms),
-            context=context,
-            **dict(self.conditioner),
-        )
-        return Coupling(self.transformed, transforms, self.read, conditioner)
+        options = dict(self.conditioner)
+        networks = options.pop("networks")
+        read = [domains[i] for i in self.read]
+        if len(networks) == 1:
+            outputs = sum(f.n_parameters for f in transforms)
+            return Coupling(
+                self.transformed,
+                transforms,
+                self.read,
+                Conditioner(read, outputs, context=context, **options),
+            )
+        sizes = Coupling.sizes(transforms)
+        separate = SeparateConditioners(read, sizes, networks, context=context, **options)
+        return Coupling(self.transformed, transforms, self.read, separate)
 
 
 class FlowConfig(Config):

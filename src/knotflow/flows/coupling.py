@@ -63,6 +63,11 @@ class Coupling(nn.Module):
         order = [m for _, members in self._groups for m in members]
         self._places = [order.index(m) for m in range(len(order))]
 
+    @staticmethod
+    def sizes(transforms: Sequence[Transform]) -> list[tuple[int, int]]:
+        """Members and number of raw parameters of each group of equal transforms, in order."""
+        return [(len(members), f.n_parameters) for f, members in _groups(transforms)]
+
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map (..., d) to (..., d); returns the image and the log-slopes of the transformed coordinates."""
         return self._map(x, context, forward=True)
@@ -70,6 +75,22 @@ class Coupling(nn.Module):
     def inverse(self, y: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map back; returns the preimage and the log-slopes of the inverse."""
         return self._map(y, context, forward=False)
+
+    @property
+    def groups(self) -> list[tuple[Transform, Tensor]]:
+        """The different transforms, and the indices of the coordinates that each acts on."""
+        return [(f, self.get_buffer(f"_group{number}")) for number, (f, _) in enumerate(self._groups)]
+
+    def blocks(self, outputs: Tensor) -> list[Tensor]:
+        """Outputs of the conditioner as raw parameters (..., members, n_parameters) of each group."""
+        return [
+            block.unflatten(-1, (len(members), f.n_parameters))
+            for (f, members), block in zip(self._groups, outputs.split(self._sizes, -1), strict=True)
+        ]
+
+    def gather_read(self, x: Tensor) -> Tensor:
+        """The coordinates that are read, (..., n), of points or tangents (..., d)."""
+        return x.index_select(-1, self._read)
 
     @property
     def outputs(self) -> dict[int, slice]:
@@ -95,10 +116,7 @@ class Coupling(nn.Module):
                 f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
                 f"gives {outputs.shape[-1]}; size it by sum(f.n_parameters for f in transforms)."
             )
-        return [
-            block.unflatten(-1, (len(members), f.n_parameters))
-            for (f, members), block in zip(self._groups, outputs.split(self._sizes, -1), strict=True)
-        ]
+        return self.blocks(outputs)
 
     def _map(self, x: Tensor, context: Tensor | None, *, forward: bool) -> tuple[Tensor, Tensor]:
         images, log_slopes = [], []

@@ -85,7 +85,9 @@ class Flow(nn.Module):
         self._origin = [
             d.low if s.low == 0 else (d.low + d.high) / 2 for d, s in zip(domains, inner, strict=True)
         ]
-        self._scale = [s.length / d.length for d, s in zip(domains, inner, strict=True)]
+        self.scale = [s.length / d.length for d, s in zip(domains, inner, strict=True)]
+        """Length of the standard domain of each coordinate divided by that of its own."""
+        self.log_scale = sum(map(math.log, self.scale))
         self._bounded = [isinstance(d, Interval) for d in domains]
         self._lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
 
@@ -108,7 +110,7 @@ class Flow(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
         self._check_shapes(x, context)
-        z, ladj = self._enter(x), x.new_full((), sum(map(math.log, self._scale)))
+        z, ladj = self.enter(x), x.new_full((), self.log_scale)
         for coupling in self.couplings:
             z, log_slopes = coupling(z, context)
             ladj = ladj + log_slopes.sum(-1)
@@ -117,12 +119,12 @@ class Flow(nn.Module):
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry base points (..., d), in standard coordinates, to data; returns them and log |det|."""
         self._check_shapes(z, context)
-        ladj = z.new_full((), -sum(map(math.log, self._scale)))
+        ladj = z.new_full((), -self.log_scale)
         shape = z.shape[:-1]
         for coupling in reversed(self.couplings):
             z, log_slopes = coupling.inverse(z, context)
             ladj = ladj + log_slopes.sum(-1)
-        return self._leave(z), ladj.expand(shape)
+        return self.leave(z), ladj.expand(shape)
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
@@ -190,6 +192,12 @@ class Flow(nn.Module):
         lines = z[..., self._lines]
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
 
+    def base_derivative(self, z: Tensor, tangent: Tensor) -> Tensor:
+        """Derivative of `base_log_prob` along a tangent."""
+        if not self._lines:
+            return z.new_zeros(z.shape[:-1])
+        return -(z[..., self._lines] * tangent[..., self._lines]).sum(-1)
+
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""
         self._check_shapes(x, context)
@@ -198,7 +206,7 @@ class Flow(nn.Module):
     def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
         """Each coupling with its input and its log-slopes, in standard coordinates: to look inside a flow."""
         self._check_shapes(x, context)
-        z = self._enter(x)
+        z = self.enter(x)
         for coupling in self.couplings:
             image, log_slopes = coupling(z, context)
             yield coupling, z, log_slopes
@@ -208,15 +216,15 @@ class Flow(nn.Module):
         z, ladj = self.forward(x, context)
         return self.base_log_prob(z) + ladj
 
-    def _enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor) -> Tensor:
         """Standard coordinates of data; points that left an interval by rounding only are moved back."""
         if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
-        z = (x - x.new_tensor(self._origin)) * x.new_tensor(self._scale)
+        z = (x - x.new_tensor(self._origin)) * x.new_tensor(self.scale)
         return self._clip(z, z.new_zeros(()), z.new_ones(()))
 
-    def _leave(self, z: Tensor) -> Tensor:
-        x = z.new_tensor(self._origin) + z / z.new_tensor(self._scale)
+    def leave(self, z: Tensor) -> Tensor:
+        x = z.new_tensor(self._origin) + z / z.new_tensor(self.scale)
         low = z.new_tensor([d.low for d in self.domains])
         high = z.new_tensor([d.high for d in self.domains])
         return self._clip(x, low, high)

@@ -44,6 +44,9 @@ class MolecularSystem:
         temperature: In K.
         origin: How the system was made (source, force-field files, solvent ...); anything JSON can hold.
 
+    Where OpenMM is not installed, a description from elsewhere can be read and its topology, structure and
+    temperature used; its System, which was checked where it was made, waits.
+
     Raises:
         ValueError: if the parts do not fit together, or if not every coordinate of the System is free,
             because of constraints, a periodic box, virtual sites or massless particles.
@@ -66,7 +69,8 @@ class MolecularSystem:
                 f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row for "
                 f"each atom of the topology, got shape {self.positions.shape}."
             )
-        _check_free(self.openmm_system(), self.n_atoms)
+        if _openmm_is_installed():
+            _check_free(self.openmm_system(), self.n_atoms)
 
     @property
     def n_atoms(self) -> int:
@@ -271,6 +275,14 @@ def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
         bond_type = None if kind["type"] is None else getattr(kinds, kind["type"])
         topology.add_bond(topology.atom(i), topology.atom(j), type=bond_type, order=kind["order"])
     return topology
+
+
+def _openmm_is_installed() -> bool:
+    try:
+        import openmm  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def _masses(system: openmm.System) -> NDArray[np.float64]:

@@ -113,7 +113,8 @@ class ProgressLine(pl.Callback):
         module = _flow_module(pl_module)
         done, steps = module.step + 1, module.config.steps
         if done % module.config.log_every == 0 or done == steps:
-            losses = "  ".join(f"{name} {float(value):.4g}" for name, value in module.values.items())
+            shown = {name: float(value) for name, value in module.values.items()} | module.watched
+            losses = "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
             if self.task is not None:
                 self.progress.update(self.task, completed=done, losses=losses)
             if not self.console.is_terminal and done % max(1, steps // 10) < module.config.log_every:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -34,6 +35,10 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     return rate
 
 
+Monitor = Callable[[Flow], dict[str, float]]
+"""Computes numbers from a flow, to be watched."""
+
+
 class FlowModule(pl.LightningModule):
     """A flow in training: loss, optimiser, moving average and guard.
 
@@ -41,9 +46,12 @@ class FlowModule(pl.LightningModule):
         flow: the flow.
         loss: what is minimised.
         config: how.
+        monitor: what to watch besides the losses, at every checkpoint.
     """
 
-    def __init__(self, flow: Flow, loss: CompiledLoss, config: TrainingConfig) -> None:
+    def __init__(
+        self, flow: Flow, loss: CompiledLoss, config: TrainingConfig, monitor: Monitor | None = None
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.flow, self.loss, self.config = flow, loss, config
@@ -54,6 +62,9 @@ class FlowModule(pl.LightningModule):
         self.optimizer = torch.optim.AdamW(
             flow.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
+        self.monitor = monitor
+        self.watched: dict[str, float] = {}
+        """Losses on validation data, and what the monitor found, at the last checkpoint."""
         self.values: dict[str, Tensor] = {}
         """Terms of the loss in the last step."""
         self.step = 0
@@ -102,18 +113,16 @@ class FlowModule(pl.LightningModule):
             self._log({"loss": total.detach(), "gradient_norm": norm, "learning_rate": rate, **self.values})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        mix = self.loss.mix
-        names = [name for name, (_, term) in mix.terms.items() if term.needs_log_prob or term.needs_score]
-        if not names:
-            return
-        _, values = mix(self.model, batch)
-        for name in names:
-            self.log(f"validation_{name}", values[name], on_epoch=True, batch_size=len(batch.x), logger=False)
+        for name, value in self.loss.values(self.model, batch).items():
+            self.log(f"validation_{name}", value, on_epoch=True, batch_size=len(batch.x), logger=False)
 
     def on_validation_epoch_end(self) -> None:
         found = {k: v for k, v in self.trainer.callback_metrics.items() if k.startswith("validation_")}
+        if self.monitor is not None:
+            found |= {name: torch.tensor(value) for name, value in self.monitor(self.model).items()}
         if found and not self.trainer.sanity_checking:
             self._log(found)
+            self.watched = {name: float(value) for name, value in found.items()}
 
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the training depends on, besides the number of the step."""

@@ -24,6 +24,10 @@ class Batch(NamedTuple):
     """Context, (batch, m), for conditional flows."""
 
 
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""Maps points (n, d) and errors of their scores (n, d) to the numbers (n, ...) whose squares are averaged."""
+
+
 class View(NamedTuple):
     """A flow and a batch, with what all terms share computed once."""
 
@@ -31,6 +35,8 @@ class View(NamedTuple):
     batch: Batch
     log_prob: Tensor | None
     score: Tensor | None
+    inverse: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+    """Carries base points, given a context, to data: `Flow.inverse` or a faster way to do the same."""
 
 
 class Term(ABC):
@@ -55,17 +61,24 @@ class NLL(Term):
 
 
 class ForceMatching(Term):
-    r"""Mean squared error of forces, $\frac1{nd} \sum_i |\nabla \log p(x_i) - f_i|^2$.
+    r"""Mean squared error of forces, $\frac1{nd} \sum_i |M(x_i)(\nabla \log p(x_i) - f_i)|^2$.
 
     The score of the Boltzmann distribution is its force in units of kT, so data with forces tell the gradient
     of the log-density, too.
+
+    Args:
+        metric: the map $M$, linear in its second argument; without, errors are taken as they are.
     """
 
     needs_score = True
     needs_force = True
 
+    def __init__(self, metric: Metric | None = None) -> None:
+        self.metric = metric
+
     def __call__(self, view: View) -> Tensor:
-        return (_given(view.score) - _given(view.batch.force)).square().mean()
+        error = _given(view.score) - _given(view.batch.force)
+        return (error if self.metric is None else self.metric(view.batch.x, error)).square().mean()
 
 
 class ReverseKL(Term):
@@ -85,7 +98,7 @@ class ReverseKL(Term):
         if context is not None:
             context = context[torch.randint(len(context), (self.samples,), device=context.device)]
         z = flow.sample_base(self.samples)
-        x, ladj = flow.inverse(z, context)
+        x, ladj = view.inverse(z, context)
         return (flow.base_log_prob(z) - ladj + self.energy(x)).mean()
 
 
@@ -116,7 +129,7 @@ class Mix:
             log_prob, score = flow.log_prob_and_score(batch.x, batch.context)
         elif self.needs_log_prob:
             log_prob = flow.log_prob(batch.x, batch.context)
-        view = View(flow, batch, log_prob, score)
+        view = View(flow, batch, log_prob, score, flow.inverse)
         values = {name: term(view) for name, (_, term) in self.terms.items()}
         total = torch.stack([weight * values[name] for name, (weight, _) in self.terms.items()]).sum()
         return total, {name: value.detach() for name, value in values.items()}

@@ -23,8 +23,8 @@ from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
 from knotflow.training.logs import CsvLog, ProgressLine
-from knotflow.training.module import FlowModule
-from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL
+from knotflow.training.module import FlowModule, Monitor
+from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -37,6 +37,9 @@ def fit(
     *,
     validation: Batch | Tensor | None = None,
     energy: Energy | None = None,
+    metric: Metric | None = None,
+    monitor: Monitor | None = None,
+    notes: dict[str, Any] | None = None,
     title: str = "training",
     progress: bool = True,
 ) -> Flow:
@@ -56,6 +59,9 @@ def fit(
         folder: the run folder.
         validation: data on which the losses are computed at every checkpoint.
         energy: maps points to reduced energies; needed by the reverse divergence only.
+        metric: how errors of forces are measured, see `ForceMatching`.
+        monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
+        notes: what to note in the model file besides, anything JSON can hold.
         title: what the progress line says.
         progress: whether to show one.
 
@@ -67,7 +73,7 @@ def fit(
     train = Batch(train) if isinstance(train, Tensor) else Batch(*train)
     if validation is not None:
         validation = Batch(validation) if isinstance(validation, Tensor) else Batch(*validation)
-    mix = make_loss(config.loss, energy)
+    mix = make_loss(config.loss, energy, metric)
     _check("training", flow, train, mix, config.batch_size)
     if validation is not None:
         _check("validation", flow, validation, mix, 1)
@@ -83,7 +89,7 @@ def fit(
         flow.load_state_dict(load(initial).state_dict())
     elif checkpoint is None:
         save(flow, initial)
-    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config)
+    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config, monitor)
     done = 0
     if checkpoint is not None:
         module.restore(checkpoint["state"])
@@ -105,19 +111,19 @@ def fit(
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
-    notes = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
-    save(module.model, model, **notes)
+    made = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
+    save(module.model, model, **{**(notes or {}), **made})
     initial.unlink(missing_ok=True)
     return load(model)
 
 
-def make_loss(config: LossConfig, energy: Energy | None = None) -> Mix:
+def make_loss(config: LossConfig, energy: Energy | None = None, metric: Metric | None = None) -> Mix:
     """The loss that a configuration describes."""
     if config.reverse_kl and energy is None:
         raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
     terms: dict[str, tuple[float, Any]] = {
         "nll": (config.nll, NLL()),
-        "force_matching": (config.force_matching, ForceMatching()),
+        "force_matching": (config.force_matching, ForceMatching(metric)),
     }
     if energy is not None:
         terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))

@@ -7,6 +7,7 @@ from knotflow.transforms.affine import Affine
 from knotflow.transforms.base import Transform
 from knotflow.transforms.bspline import BSpline
 from knotflow.transforms.bump import Bump
+from knotflow.transforms.chain import Chain
 from knotflow.transforms.domains import Circle, Domain, Interval, Line
 from knotflow.transforms.knots import Paper, Slopes
 from knotflow.transforms.rational_quadratic import RationalQuadratic
@@ -15,6 +16,7 @@ __all__ = [
     "Affine",
     "BSpline",
     "Bump",
+    "Chain",
     "Circle",
     "Domain",
     "Interval",

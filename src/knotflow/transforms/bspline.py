@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,47 @@ class BSpline(Transform):
         y = self._onto(x, value + width * rise)
         return self.domain.enter(y + self._rotation(raw)) if self.phase else y, slope
 
+    def select(self, x: Tensor, raw: Tensor) -> Tensor:
+        """Knot, coefficient and the widths and rises around the bin of each point, and those at the seam."""
+        self._check(x, raw)
+        layout, low = self.layout, self.domain.low
+        q, n = layout.q, layout.pieces
+        widths, rises = (part.expand(*x.shape, part.shape[-1]) for part in self._knots(raw.to(x.dtype)))
+        # Sums over masks: their derivatives are masks again, where those of indexing would be scattered.
+        right = low + widths.detach()[..., :-1].cumsum(-1)
+        j = (right <= self.domain.enter(x.detach()).unsqueeze(-1)).sum(-1)
+        columns = [low + _sum_before(widths, j), low + _sum_before(rises, j)]
+        columns += [self._pick(widths, j + m) for m in range(-q, q + 1)]
+        columns += [self._pick(rises, j + m) for m in range(q + 1)]
+        if layout.periodic:
+            columns += [widths[..., i % n] for i in range(-q, q)] + [rises[..., i % n] for i in range(q)]
+        if self.phase:
+            columns.append(raw[..., -1])
+        return torch.stack(columns, -1)
+
+    def at(self, x: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+        q = self.layout.q
+        columns = iter(selected.unbind(-1))
+        entered = self.domain.enter(x)
+        knot, coefficient = next(columns), next(columns)
+        widths, rises = list(islice(columns, 2 * q + 1)), list(islice(columns, q + 1))
+        coefficients, offset = bernstein(widths, rises)
+        if self.layout.periodic:
+            offset = offset - knot_value(list(islice(columns, 2 * q)), list(islice(columns, q)))
+        rise, slope = evaluate(coefficients, clip((entered - knot) / widths[q], 0.0, 1.0))
+        y = self._onto(entered, coefficient + offset + widths[q] * rise)
+        if self.phase:
+            y = self.domain.enter(y + self._angle(next(columns)))
+        return self._leave(x, y, slope.log())
+
+    def _pick(self, values: Tensor, index: Tensor) -> Tensor:
+        """Column ``index`` of widths or rises, beyond the ends periodic or zero, as a sum over a mask."""
+        n = values.shape[-1]
+        if self.layout.periodic:
+            index = index % n
+        here = torch.arange(n, device=values.device) == index.unsqueeze(-1)
+        return torch.where(here, values, 0.0).sum(-1)
+
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         if self.phase:
             y = self.domain.enter(y - self._rotation(raw))
@@ -154,8 +196,11 @@ class BSpline(Transform):
         return _Spline(prefix_sums(widths, low), prefix_sums(rises, low), seam)
 
     def _rotation(self, raw: Tensor) -> Tensor:
+        return self._angle(raw[..., -1])
+
+    def _angle(self, raw: Tensor) -> Tensor:
         length = self.domain.length
-        return torch.remainder(raw[..., -1] * (length / (2 * math.pi)), length)
+        return torch.remainder(raw * (length / (2 * math.pi)), length)
 
     def _window(self, values: Tensor, first: Tensor, size: int) -> tuple[Tensor, ...]:
         """Columns ``first .. first + size - 1`` of widths or rises, beyond the ends periodic or zero."""
@@ -238,6 +283,12 @@ def _parametrisation(choice: str | Parametrisation) -> Parametrisation:
             f"got {choice!r}."
         )
     return PARAMETRISATIONS[choice]()
+
+
+def _sum_before(values: Tensor, j: Tensor) -> Tensor:
+    """Sum of the columns before column j."""
+    before = torch.arange(values.shape[-1], device=values.device) < j.unsqueeze(-1)
+    return torch.where(before, values, 0.0).sum(-1)
 
 
 def _modulo(index: Tensor, n: int, size: int) -> Tensor:

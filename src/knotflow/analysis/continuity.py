@@ -1,0 +1,76 @@
+"""Does a force jump? Differences on a fine grid along lines, and what is left of the largest by bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms.base import check_count
+
+CANDIDATES: Final = 3
+"""Cells of each line that are looked at closely."""
+
+
+@dataclass(frozen=True)
+class Jump:
+    """The largest discontinuity found, all sizes as Euclidean lengths."""
+
+    size: float
+    """Difference of the force over the last, tiny cell: near zero where the force is continuous."""
+    step: float
+    """Difference over the cell of the grid from which the search for it began."""
+    typical: float
+    """Root mean square of the force along the lines."""
+
+
+def largest_jump(
+    force: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, points: int = 200, depth: int = 30
+) -> Jump:
+    r"""Look for discontinuities of a force along straight lines.
+
+    The force is evaluated on a grid of each line. The cells whose difference sticks out most from those of
+    their neighbours are halved ``depth`` times, each time towards the half that sticks out more: a slope
+    loses half of its difference each time, a jump keeps it. With the defaults $2^{-30}$ of a slope is left.
+
+    Args:
+        force: Points (n, d) to vectors (n, d), in float64.
+        start: Where the lines begin, (lines, d), in float64.
+        end: Where they end.
+        points: Points of the grid of a line, at least 4.
+        depth: Number of halvings.
+
+    Raises:
+        ValueError: if the force is not finite somewhere.
+    """
+    check_count("the number of lines", len(start), 1)
+    check_count("points", points, 4)
+    check_count("depth", depth, 0)
+    along = torch.linspace(0.0, 1.0, points, dtype=start.dtype, device=start.device)[:, None]
+    x = start[:, None] + along * (end - start)[:, None]
+    f = torch.stack([force(line) for line in x])
+    if not bool(f.isfinite().all()):
+        raise ValueError("the force is not finite on a line, so it has no jump to measure; check the model.")
+    step = f.diff(dim=1)
+    # A steep but smooth force changes as much in the cells beside; a jump is in one cell only.
+    trend = (step[:, :-2] + step[:, 2:]) / 2
+    excess = (step[:, 1:-1] - trend).norm(dim=-1)
+    cell = excess.topk(min(CANDIDATES, excess.shape[1]), dim=1).indices.flatten()
+    line = torch.arange(len(x), device=x.device).repeat_interleave(len(cell) // len(x))
+    trend, first = trend[line, cell], step[line, cell + 1]
+    left, right = x[line, cell + 1], x[line, cell + 2]
+    f_left, f_right = f[line, cell + 1], f[line, cell + 2]
+    for _ in range(depth):
+        middle = (left + right) / 2
+        f_middle = force(middle)
+        trend = trend / 2
+        into_left = (f_middle - f_left - trend).norm(dim=-1) > (f_right - f_middle - trend).norm(dim=-1)
+        into_left = into_left[:, None]
+        left, f_left = torch.where(into_left, left, middle), torch.where(into_left, f_left, f_middle)
+        right, f_right = torch.where(into_left, middle, right), torch.where(into_left, f_middle, f_right)
+    size, worst = (f_right - f_left).norm(dim=-1).max(0)
+    typical = f.square().sum(-1).mean().sqrt()
+    return Jump(size.item(), first[worst].norm().item(), typical.item())

@@ -1,0 +1,141 @@
+"""How good is a Boltzmann generator? One pass over data and samples, all measures with error bars.
+
+The target is the Boltzmann distribution of the force field, restricted to the handedness that the molecule
+has: samples of another handedness have weight zero, and so have those with an energy or density not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from knotflow.analysis import measures
+from knotflow.analysis.estimates import blocks
+from knotflow.analysis.free_energy import import_pymbar
+from knotflow.analysis.measures import Measures
+from knotflow.analysis.observations import (
+    Clock,
+    Progress,
+    check_same_molecule,
+    held_out,
+    like,
+    observe_data,
+    observe_samples,
+)
+from knotflow.extras import optional
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.physics import trajectory
+from knotflow.physics.energy import MolecularEnergy
+from knotflow.physics.system import MolecularSystem
+from knotflow.transforms.base import check_count
+from knotflow.version import __version__
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that `evaluate` found."""
+
+    about: dict[str, Any]
+    """Molecule, data and samples: what was compared with what."""
+    measures: Measures
+    residues: dict[str, Measures]
+    """Measures of the torsions (phi, psi) of each residue that has both."""
+    seconds: dict[str, float]
+    """Wall time of the parts."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "about": self.about,
+            "measures": {key: measure.plain() for key, measure in self.measures.items()},
+            "residues": {
+                residue: {key: measure.plain() for key, measure in found.items()}
+                for residue, found in self.residues.items()
+            },
+            "seconds": {work: round(seconds, 3) for work, seconds in self.seconds.items()},
+        }
+
+
+def evaluate(
+    generator: BoltzmannGenerator,
+    data: str | Path,
+    energy: MolecularEnergy,
+    *,
+    split: Mapping[str, Any] | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Compare a generator with data of its molecule and with the force field.
+
+    Memory is bounded: frames are read, and samples drawn, in pieces. Same arguments give the same numbers.
+
+    Args:
+        generator: The generator; densities and forces of the flow are computed in its dtype.
+        data: A trajectory file of the same molecule at the same temperature.
+        energy: The force field of the molecule, for the samples.
+        split: The note ``split`` of the model: if ``data`` is the file it was trained on, only the rows that
+            were held back are used. Otherwise, or if missing, all rows.
+        samples: How many samples to draw.
+        seed: Of samples and error bars.
+        progress: Told how far it is.
+
+    Raises:
+        ValueError: if the data are of another molecule, temperature or force field, or without frames.
+        OSError: if the file is missing or damaged.
+    """
+    check_count("samples", samples, 1)
+    _import_packages()
+    report, clock = progress or (lambda doing, done, total: None), Clock()
+    info = trajectory.open_info(data)
+    check_same_molecule(MolecularSystem.parse(generator.molecule), info.system)
+    held = held_out(split, data, info.n_frames)
+    selected = np.ones(info.n_frames, dtype=bool) if held is None else held
+    if not selected.any():
+        raise ValueError(f"{data} holds no frames yet; evaluate when it has some.")
+
+    frames = observe_data(generator, data, energy, selected, report, clock)
+    drawn = observe_samples(generator, energy, samples, seed, report, clock)
+    block = blocks(frames.replica)
+    doing, parts = "distances and error bars", 1 + len(frames.torsions)
+    report(doing, 0, parts)
+    with clock(doing):
+        overall = measures.overall(frames, drawn, block, seed)
+        residues = {}
+        for number, residue in enumerate(frames.torsions, 1):
+            report(doing, number, parts)
+            residues[residue] = measures.of_torsions(residue, frames, drawn, block, seed)
+    report(doing, parts, parts)
+    about = {
+        "molecule": info.system.name,
+        "atoms": generator.n_atoms,
+        "temperature": generator.temperature,
+        "dtype": str(like(generator).dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in generator.parameters()),
+        "energy": type(energy).__name__,
+        "data": {
+            "file": Path(data).name,
+            "rows": "all" if held is None else "validation",
+            "frames": len(frames),
+            "frames_in_file": info.n_frames,
+            "replicas": len(np.unique(frames.replica)),
+            "blocks": len(np.unique(block)),
+        },
+        "samples": samples,
+        "seed": seed,
+        "knotflow": __version__,
+    }
+    return Evaluation(about, overall, residues, clock.seconds)
+
+
+def _import_packages() -> None:
+    """Say at once, not after minutes, if a package is missing."""
+    import_pymbar()
+    for package, module in (("POT", "ot"), ("arviz-stats", "arviz_stats.base")):
+        with optional("evaluations", package, "analysis"):
+            import_module(module)

@@ -1,0 +1,178 @@
+r"""Free energies: of the target, $-\log Z$, by two estimators, and between the sides of a torsion.
+
+The *work* of a configuration is $w = \log p + u$: minus its log-weight. With samples of the flow and data of
+the target, the mean of $w$ gives the two Kullback-Leibler divergences once $\log Z$ is known:
+
+$$\mathrm{KL}(\text{target} \| p) = -\langle w \rangle_\text{data} - \log Z, \qquad
+  \mathrm{KL}(p \| \text{target}) = \langle w \rangle_\text{samples} + \log Z .$$
+
+Estimates keep their influences (`knotflow.analysis.estimates`), for $\log Z$ and $\langle w \rangle$ come
+from the same rows and their errors partly cancel.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.analysis.estimates import Estimate, Rows, spread
+from knotflow.analysis.weights import log_mean_exp, normalised
+from knotflow.extras import optional
+
+Floats = NDArray[np.float64]
+
+FAR: Final = 300.0
+"""In kT: works so far above the free energy have no influence; they are cut there to spare exponentials."""
+ROOT: Final = 1e-6
+"""How close to its root the equation of `bar` must be, in kT."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogZ:
+    """An estimate of log Z, with the influence of each sample and each frame of data on it."""
+
+    value: float
+    samples: Floats
+    data: Floats
+
+    def estimate(self, block: Rows | None = None) -> Estimate:
+        """With its standard error, given the block of each frame of data."""
+        return Estimate(self.value, _error(self.samples, self.data, block))
+
+
+def importance(log_w: Floats, n_data: int = 0) -> LogZ:
+    r"""$\log Z$ by importance sampling, $\log \frac1n \sum W$, of samples with log-weights (n,).
+
+    It never knows of a basin that the flow leaves out. NaN if all weights are zero.
+    """
+    value = log_mean_exp(log_w)
+    if not math.isfinite(value):
+        return LogZ(math.nan, np.full(len(log_w), np.nan), np.zeros(n_data))
+    return LogZ(value, normalised(log_w) - 1 / len(log_w), np.zeros(n_data))
+
+
+def bar(log_w: Floats, log_w_data: Floats) -> LogZ:
+    r"""$\log Z$ by Bennett's acceptance ratio, from samples of the flow and data of the target.
+
+    With the Fermi function $f(x) = 1/(1 + e^x)$ and $M = \log n/n_\text{data}$ it is the root $F = -\log Z$
+    of
+
+    $$\sum_\text{samples} f(w - F + M) = \sum_\text{data} f(F - w - M) ,$$
+
+    the best use of both (Bennett, J. Comput. Phys. 22, 1976; Shirts et al., PRL 91, 2003). The influence of a
+    row is its deviation from the mean of $f$, divided by the slope of the equation.
+
+    Args:
+        log_w: Log-weights $-w$ of samples, shape ``(n,)``; $-\infty$ where the target has no density.
+        log_w_data: Log-weights of data, shape ``(n_data,)``; infinite for frames without density.
+
+    Returns:
+        The estimate; NaN if there is nothing that both have in common.
+    """
+    nothing = LogZ(math.nan, np.full(len(log_w), np.nan), np.full(len(log_w_data), np.nan))
+    # From above by exponential averages of samples, from below by those of data.
+    high, low = -log_mean_exp(log_w), log_mean_exp(-log_w_data)
+    if not (math.isfinite(high) and math.isfinite(low)) or low - high > FAR or high - low > FAR:
+        return nothing
+    forward, backward = np.minimum(-log_w, high + FAR), np.minimum(log_w_data, FAR - low)
+    F = _root(forward, backward)
+    for _ in range(3):  # Newton's steps: the last digits, and a measure of what is left
+        f, g, slope = _equation(forward, backward, F)
+        if not (math.isfinite(F) and slope > 0):
+            return nothing
+        step = float((f.sum() - g.sum()) / slope)
+        F -= step
+    if abs(step) > ROOT:
+        return nothing
+    return LogZ(-F, (f - f.mean()) / slope, -(g - g.mean()) / slope)
+
+
+def forward_kl(z: LogZ, log_w_data: Floats, block: Rows | None = None) -> Estimate:
+    r"""$\mathrm{KL}(\text{target} \| p)$ in nats: how far the NLL of data is above the lowest possible.
+
+    Frames without density (infinite log-weight) would make it infinite; they are left out of the average.
+    """
+    usable = np.isfinite(log_w_data)
+    if not usable.any():
+        return Estimate(math.nan)
+    average = float(log_w_data[usable].mean())
+    influence = -z.data
+    influence[usable] += (log_w_data[usable] - average) / int(usable.sum())
+    return Estimate(average - z.value, _error(z.samples, influence, block))
+
+
+def nll_limit(z: LogZ, u_data: Floats, block: Rows | None = None) -> Estimate:
+    r"""$\langle u \rangle_\text{data} + \log Z$, the entropy of the target: no density has a lower NLL."""
+    average = float(u_data.mean())
+    return Estimate(average + z.value, _error(z.samples, (u_data - average) / len(u_data) + z.data, block))
+
+
+def reverse_kl(z: LogZ, log_w: Floats, block: Rows | None = None) -> Estimate:
+    r"""$\mathrm{KL}(p \| \text{target})$ in nats, for the flow without its samples of weight zero.
+
+    With the share $s$ of samples that have weight, the density of these is $p/s$, and the divergence
+    $\langle w \rangle + \log Z - \log s$ with an average over them.
+    """
+    usable = np.isfinite(log_w)
+    n, count = len(log_w), int(usable.sum())
+    if count == 0:
+        return Estimate(math.nan)
+    work = -log_w[usable]
+    influence = z.samples.copy()
+    influence[usable] += (work - work.mean()) / count
+    influence -= usable / count - 1 / n
+    return Estimate(float(work.mean()) + z.value - math.log(count / n), _error(influence, z.data, block))
+
+
+def side_difference(angle: Floats, weight: Floats | None = None) -> float:
+    r"""$F(\text{angle} > 0) - F(\text{angle} < 0)$ in kT, from $-\log$ of the ratio of the weights of both.
+
+    Infinite if only one of the sides was visited, NaN if none.
+
+    Args:
+        angle: In rad, from $-\pi$ to $\pi$, shape ``(n,)``.
+        weight: Of each angle; missing: all the same.
+    """
+    weight = np.ones_like(angle) if weight is None else weight
+    above, below = float(weight[angle > 0].sum()), float(weight[angle <= 0].sum())
+    if above > 0 and below > 0:
+        return math.log(below / above)
+    return math.inf if below > 0 else -math.inf if above > 0 else math.nan
+
+
+def _error(samples: Floats, data: Floats, block: Rows | None) -> float:
+    """Standard error from influences of two independent sets; a set without influence has no error."""
+    return math.hypot(spread(samples), spread(data, block) if data.any() else 0.0)
+
+
+def import_pymbar() -> ModuleType:
+    """The package pymbar, without what it says when imported: that JAX is missing, and of other parts."""
+    for name in ("pymbar.mbar_solvers", "pymbar.timeseries"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with optional("free energies", "pymbar", "analysis"):
+        return import_module("pymbar")
+
+
+def _root(forward: Floats, backward: Floats) -> float:
+    """Nearly the root of Bennett's equation, by pymbar."""
+    pymbar = import_pymbar()
+    try:
+        found = pymbar.bar(forward, backward, compute_uncertainty=False, relative_tolerance=1e-8)
+    except (pymbar.utils.BoundsError, pymbar.utils.ConvergenceError):
+        return math.nan
+    return float(found["Delta_f"])
+
+
+def _equation(forward: Floats, backward: Floats, F: float) -> tuple[Floats, Floats, float]:
+    """Both sides of Bennett's equation, row by row, and the derivative of their difference."""
+    M = math.log(len(forward) / len(backward))
+    f = np.exp(-np.logaddexp(0, forward - F + M))
+    g = np.exp(-np.logaddexp(0, backward + F - M))
+    return f, g, float((f * (1 - f)).sum() + (g * (1 - g)).sum())

@@ -1,0 +1,185 @@
+"""``knotflow evaluate``: how good is a Boltzmann generator?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from knotflow.cli.model import ModelArgument, force_field, model_file
+
+if TYPE_CHECKING:
+    from knotflow.analysis import Evaluation, Measure
+
+
+def evaluate(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="Trajectory of the same molecule, a .h5 file.")],
+    samples: Annotated[int, typer.Option(min=2, help="How many samples to draw.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the error bars.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for all numbers; by default metrics.json beside the model.", show_default=False
+        ),
+    ] = None,
+    all_frames: Annotated[
+        bool,
+        typer.Option("--all-frames", help="Use all frames of DATA, also those the model was trained on."),
+    ] = False,
+    float64: Annotated[
+        bool, typer.Option("--float64", help="Compute densities and forces of the flow in double precision.")
+    ] = False,
+) -> None:
+    """Compare a Boltzmann generator with data and with its force field; every estimate has an error bar.
+
+    If DATA is the file the model was trained on, only frames that training did not see are used. NLL and the
+    lowest possible one, errors of forces, log Z, effective sample size, distances of energies and torsions
+    are printed and written to metrics.json. Errors are standard errors: of data over replicas, of samples
+    over samples.
+
+    Examples:
+        knotflow evaluate runs/ala2 data/ala2.h5
+
+        knotflow evaluate ala2.safetensors data/other.h5 --samples 100000 --out other.json
+    """
+    from knotflow.analysis.evaluation import evaluate as measure
+    from knotflow.files import write_atomically
+    from knotflow.flows.boltzmann import BoltzmannGenerator
+    from knotflow.flows.io import notes
+    from knotflow.physics.system import MolecularSystem
+
+    path = model_file(model)
+    target = path.parent / "metrics.json" if out is None else out
+    if target.is_dir():
+        raise IsADirectoryError(f"--out must be a file for the numbers, but {target} is a folder.")
+    generator = BoltzmannGenerator.load(path)
+    if float64:
+        generator.double()
+    split = None if all_frames else notes(path).get("split")
+    console = Console(stderr=True)
+    with force_field(MolecularSystem.parse(generator.molecule), samples) as energy, _Shown(console) as shown:
+        found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
+    write_atomically(target, (json.dumps(found.plain(), indent=1, ensure_ascii=False) + "\n").encode())
+    output = Console()
+    output.print(table(found))
+    for note in _notes(found):
+        output.print(escape(note), highlight=False, soft_wrap=True)
+    output.print(f"All numbers: {target}", highlight=False, soft_wrap=True, markup=False)
+
+
+def table(evaluation: Evaluation) -> Group:
+    """All measures, and below them those of the torsions of each residue."""
+    about = evaluation.about
+    data = about["data"]
+    rows = "all" if data["rows"] == "all" else "held back in training, of"
+    main = Table(
+        "measure", "value", "unit",
+        title=f"{about['molecule']} at {about['temperature']:g} K: {about['samples']:,} samples, "
+        f"{data['frames']:,} frames ({rows} {data['frames_in_file']:,} in {data['file']})",
+        caption=f"± standard errors: of data over {data['blocks']} {_unit_of(data)}, of samples over samples",
+    )  # fmt: skip
+    main.columns[1].justify = "right"
+    for measure in evaluation.measures.values():
+        main.add_row(escape(measure.text), _number(measure), escape(measure.unit))
+    parts = [main]
+    if evaluation.residues:
+        parts.append(_torsion_table(evaluation))
+    return Group(*parts)
+
+
+def _torsion_table(evaluation: Evaluation) -> Table:
+    torsions = Table(
+        "", "data", "samples", "reweighted", "unit",
+        title="Torsions (phi, psi) compared with those of the data",
+        caption="data: one half against the other, but for free energies",
+    )  # fmt: skip
+    for column in torsions.columns[1:4]:
+        column.justify = "right"
+    for residue, found in evaluation.residues.items():
+        torsions.add_section()
+        torsions.add_row(f"[bold]{escape(residue)}[/]")
+        for key in [key for key in found if f"{key}_data" in found]:
+            row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
+            torsions.add_row(escape(row[0].text), *map(_number, row), row[0].unit)
+    return torsions
+
+
+def _unit_of(data: dict[str, int]) -> str:
+    if data["blocks"] == data["replicas"]:
+        return "replicas"
+    return "pieces of its replica" if data["replicas"] == 1 else f"pieces of its {data['replicas']} replicas"
+
+
+def _number(measure: Measure) -> str:
+    """Value and error with as many digits as the error tells; a dash for what is not known."""
+    value, error = measure.value, measure.error
+    if math.isnan(value):
+        return "-"
+    if not math.isfinite(value + error):
+        return f"{value:,.0f}" if value % 1 == 0 else f"{value:.3g}"
+    if abs(value) >= 1e6 or error >= 1e5:
+        return f"{value:.3g} ± {error:.1g}"
+    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 3
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    for measure in evaluation.measures.values():
+        if measure.note:
+            yield f"{measure.text}: {measure.note}"
+    for residue, found in evaluation.residues.items():
+        for key, measure in found.items():
+            if measure.note:
+                kind = (
+                    "data"
+                    if key.endswith("_data")
+                    else "reweighted"
+                    if key.endswith("_reweighted")
+                    else "samples"
+                )
+                yield f"{residue}, {measure.text}, {kind}: {measure.note}"
+    if not evaluation.residues:
+        yield "No residue has both phi and psi, so nothing is said of torsions."
+    spent = ", ".join(f"{work} {seconds:.1f} s" for work, seconds in evaluation.seconds.items())
+    yield f"Time: {spent}."
+
+
+class _Shown:
+    """Draws progress, a bar for each thing that is done; a line where there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("time left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> _Shown:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, doing: str, done: int, total: int) -> None:
+        if doing not in self.tasks:
+            self.tasks[doing] = self.bar.add_task(doing, total=total)
+            if not self.console.is_terminal:
+                self.console.print(f"{doing} ({total:,})", highlight=False)
+        self.bar.update(self.tasks[doing], completed=done)

@@ -1,0 +1,57 @@
+"""Which model: what the argument of commands on trained models stands for, and the energy that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from knotflow.physics import MolecularEnergy, MolecularSystem
+
+MANY: Final = 500_000
+"""Structures from which on the torch force field is worth the most of a minute that it takes to compile."""
+
+ModelArgument = Annotated[
+    Path, typer.Argument(help="Model file (.safetensors), or the folder of a training run.")
+]
+
+
+def model_file(model: Path) -> Path:
+    """The model file that is meant: itself, or the one in the folder of a run.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    path = model / "model.safetensors" if model.is_dir() else model
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no model.safetensors in {model}; a training run writes it at its end: let it finish, "
+            "or give another folder or file."
+            if model.is_dir()
+            else f"there is no model file {model}."
+        )
+    return path
+
+
+@contextmanager
+def force_field(system: MolecularSystem, structures: int) -> Iterator[MolecularEnergy]:
+    """The energy of a molecule for so many structures: OpenMM's or, for many, the compiled one in torch.
+
+    The latter does not know every kind of force; then it is OpenMM's in any case.
+    """
+    from knotflow.physics.openmm_energy import OpenMMEnergy
+    from knotflow.physics.torch_force_field import TorchForceField
+
+    field = None
+    if structures >= MANY:
+        with suppress(ValueError):  # a force that it does not know
+            field = TorchForceField(system)
+    if field is not None:
+        yield field
+        return
+    with OpenMMEnergy(system) as energy:
+        yield energy

@@ -1,0 +1,126 @@
+"""``knotflow train``: a Boltzmann generator from a trajectory."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from knotflow.physics import MolecularEnergy, MolecularSystem
+
+
+class PresetName(StrEnum):
+    """A flow and how it is trained."""
+
+    best = "best"
+    quick = "quick"
+    paper = "paper"
+
+
+class TransformName(StrEnum):
+    """A family of transforms."""
+
+    bspline = "bspline"
+    rq = "rq"
+    smooth = "smooth"
+
+
+class ZMatrixName(StrEnum):
+    """What the coordinates are measured on."""
+
+    bonds = "bonds"
+    paper = "paper"
+
+
+def train(
+    data: Annotated[
+        Path, typer.Argument(help="Trajectory (.h5) of `knotflow simulate` or `knotflow import`.")
+    ],
+    out: Annotated[Path, typer.Option(help="Run folder; an unfinished run is continued.")] = Path(
+        "runs/train"
+    ),
+    preset: Annotated[
+        PresetName,
+        typer.Option(
+            help="best: likelihood and forces, an hour or two on two cores; quick: likelihood, minutes; "
+            "paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
+        ),
+    ] = PresetName.best,
+    transform: Annotated[
+        TransformName,
+        typer.Option(help="Of torsions that turn; with --preset paper of all coordinates."),
+    ] = TransformName.bspline,
+    order: Annotated[int, typer.Option(min=3, help="Of B-splines; 4 is cubic: continuous forces.")] = 4,
+    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of smooth.")] = None,
+    forces: Annotated[
+        bool | None,
+        typer.Option(
+            "--forces/--no-forces", help="Match forces as well; by default all presets but quick do."
+        ),
+    ] = None,
+    reverse_kl: Annotated[
+        float, typer.Option(min=0.0, help="Weight of the reverse divergence, on the energy of samples.")
+    ] = 0.0,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.0, help="Passes through the data; by default the preset's steps.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Frames in a step.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.0, help="Largest learning rate.")] = None,
+    zmatrix: Annotated[
+        ZMatrixName | None,
+        typer.Option(help="bonds: along chemical bonds; paper: the paper's, for alanine dipeptide."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and batches.")] = 0,
+    eager: Annotated[
+        bool, typer.Option("--eager", help="Do not compile: starts at once, runs slower.")
+    ] = False,
+) -> None:
+    """Train a Boltzmann generator on a trajectory.
+
+    Replicas (of fewer than ten: stretches of time) are held back to judge by: every tenth. Progress shows the
+    losses of the last step, those on frames held back, and the effective sample size (ess) of a few samples,
+    as a share. The folder gets model.safetensors, which is all that `knotflow sample` and
+    `knotflow evaluate` need; Ctrl-C is safe, the same command goes on.
+
+    Example: knotflow train data/ala2.h5 --out runs/ala2
+    """
+    from knotflow.training.molecules import MoleculeTraining, train_generator
+
+    choice = MoleculeTraining.parse(
+        {
+            "preset": preset.value,
+            "transform": transform.value,
+            "order": order,
+            "bins": bins,
+            "forces": forces,
+            "reverse_kl": reverse_kl,
+            "epochs": epochs,
+            "batch_size": batch,
+            "learning_rate": rate,
+            "zmatrix": None if zmatrix is None else zmatrix.value,
+            "seed": seed,
+            "compile": not eager,
+        }
+    )
+    train_generator(data, out, choice, energy=_energy)
+    Console().print(
+        f"{out / 'model.safetensors'} is ready: `knotflow evaluate {out} {data}`, "
+        f"`knotflow sample {out} -n 1000 --out samples.h5`.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _energy(system: MolecularSystem) -> MolecularEnergy:
+    """The force field in torch or, where that does not know a force, OpenMM's."""
+    from knotflow.physics.openmm_energy import OpenMMEnergy
+    from knotflow.physics.torch_force_field import TorchForceField
+
+    try:
+        return TorchForceField(system, compiled=False)
+    except ValueError:
+        return OpenMMEnergy(system)

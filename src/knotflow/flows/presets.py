@@ -1,0 +1,196 @@
+"""Flows for molecules that need no further choices, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from knotflow.flows.config import DomainConfig, FlowConfig
+from knotflow.geometry import InternalCoordinates
+from knotflow.transforms import Circle, Domain, Interval, Line
+
+Preset = Literal["best", "quick", "paper"]
+Family = Literal["bspline", "rq", "smooth"]
+
+BOND_LIMITS = (0.05, 0.3)
+"""Of the paper, in nm."""
+ANGLE_LIMITS = (0.15 * math.pi, math.pi)
+"""Of the paper."""
+PAPER_BINS = {"bspline": 32, "rq": 16, "smooth": 8}
+"""Bins or components of the paper's models."""
+
+STIFF = 0.35
+"""A torsion whose circular standard deviation (rad) is below this never turns: it lives on a line."""
+REACH = 5.0
+"""Splines on a line reach so many standard deviations to each side; beyond, maps are affine."""
+MARGIN = 8.0
+"""So many standard deviations must fit between the mean of a bond or angle and its physical limits."""
+
+
+def paper_flow(
+    coordinates: InternalCoordinates,
+    family: Family = "bspline",
+    *,
+    bins: int | None = None,
+    order: int = 4,
+    floor: float | None = None,
+) -> FlowConfig:
+    """The flow of Hong & Chun (AAAI 2023) for a molecule: for alanine dipeptide, with its parameter counts.
+
+    Bonds live on [0.05, 0.3] nm, angles on [0.15π, π], torsions on the circle, with a uniform base. Bonds are
+    transformed given angles and torsions, angles given torsions, and each half of the torsions (the first and
+    the second in the order of the z-matrix) given the other, twice. Networks have two hidden layers of 64 and
+    sine activations; those of "smooth" are three, for weights, shapes and the rest.
+
+    Args:
+        coordinates: of the molecule; at least five atoms, so that there are two torsions.
+        family: "bspline", "rq" or "smooth".
+        bins: bins or components; by default those of the paper, 32, 16 and 8.
+        order: of B-splines.
+        floor: least width and least rise of B-splines as a fraction of the whole; by default a tenth of an
+            equal share, which keeps force matching stable. The paper has 1e-6.
+    """
+    n = coordinates.n_coordinates
+    bonds, angles, torsions = (
+        list(range(n))[part] for part in (coordinates.bonds, coordinates.angles, coordinates.torsions)
+    )
+    if len(torsions) < 2:
+        raise ValueError(
+            f"the paper's flow splits torsions in two halves and needs at least 5 atoms, got "
+            f"{coordinates.n_atoms}; use the preset best or quick."
+        )
+    domains: list[Domain] = [
+        *[Interval(*BOND_LIMITS)] * len(bonds),
+        *[Interval(*ANGLE_LIMITS)] * len(angles),
+        *[Circle(-math.pi, math.pi)] * len(torsions),
+    ]
+    half = len(torsions) // 2
+    first, second = torsions[:half], torsions[half:]
+    parts = [(bonds, angles + torsions), (angles, torsions), *[(second, first), (first, second)] * 2]
+    conditioner: dict[str, Any] = {"hidden": [64, 64], "activation": "sin", "identity": False}
+    if family == "smooth":
+        conditioner["networks"] = [1, 1, 3]
+    return _config(domains, parts, _transform(family, bins, order, floor), conditioner)
+
+
+def molecular_flow(
+    coordinates: InternalCoordinates,
+    q: Tensor,
+    *,
+    rounds: int = 3,
+    hidden: Sequence[int] = (128, 128),
+    family: Family = "bspline",
+    bins: int = 32,
+    line_bins: int = 8,
+    order: int = 4,
+) -> FlowConfig:
+    """A flow fitted to the shape of a molecule's data.
+
+    Stiff coordinates, which are all bonds and angles and the torsions that never turn, live on lines: they
+    are standardised by their means and deviations, have a normal base, and are moved and scaled before their
+    splines, all given other coordinates. Torsions that turn live on circles. In every round a part of the
+    stiff coordinates is transformed given the rest and all turning torsions, then the other part; at the end
+    the turning torsions are, given each other and the rest. Parts follow the binary digits of the
+    coordinates' numbers, so that any two coordinates meet.
+
+    Args:
+        coordinates: of the molecule.
+        q: coordinates of training data, (frames, n).
+        rounds: of couplings between stiff coordinates, and between turning torsions.
+        hidden: widths of the networks.
+        family: transforms of the turning torsions.
+        bins: bins or components of the turning torsions.
+        line_bins: bins of the splines of stiff coordinates.
+        order: of all B-splines.
+    """
+    domains = fitted_domains(coordinates, q)
+    stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
+    turning = [i for i, domain in enumerate(domains) if isinstance(domain, Circle)]
+    line = {"family": "bspline", "bins": line_bins, "order": order, "affine": True}
+    circle = _transform(family, bins, order, None, phase=True)
+    conditioner = {"hidden": list(hidden)}
+    couplings = []
+    for part, rest in _pairs(stiff, rounds):
+        couplings.append(_coupling(part, [*rest, *turning], line, conditioner))
+    for part, rest in _pairs(turning, rounds):
+        couplings.append(_coupling(part, [*rest, *stiff], circle, conditioner))
+    return FlowConfig.parse({"domains": [DomainConfig.of(d) for d in domains], "couplings": couplings})
+
+
+def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
+    """Domains of coordinates that suit data: lines for what is stiff, circles for torsions that turn.
+
+    A bond or angle that comes close to a physical limit, as the angle of a linear group does, gets the
+    interval between the limits.
+    """
+    q = q.double()
+    turns = torch.exp(1j * q[:, coordinates.torsions])
+    centres, lengths = turns.mean(0).angle().tolist(), turns.mean(0).abs()
+    spreads = torch.sqrt(-2 * torch.log(lengths.clamp(1e-12, 1.0))).tolist()
+    means, deviations = q.mean(0).tolist(), q.std(0).tolist()
+    first_torsion = coordinates.torsions.start
+    domains: list[Domain] = []
+    for i in range(coordinates.n_coordinates):
+        torsion = i >= first_torsion
+        mean = centres[i - first_torsion] if torsion else means[i]
+        spread = max(spreads[i - first_torsion] if torsion else deviations[i], 1e-6)
+        if torsion:
+            stiff = spread < STIFF
+            whole: Domain = Circle(-math.pi, math.pi)
+        else:
+            low, high = (0.0, math.inf) if i < coordinates.angles.start else (0.0, math.pi)
+            stiff = low + MARGIN * spread < mean < high - MARGIN * spread
+            whole = Interval(0.02, 1.0) if i < coordinates.angles.start else Interval(0.0, math.pi)
+        domains.append(Line(mean - REACH * spread, mean + REACH * spread) if stiff else whole)
+    return domains
+
+
+def _pairs(members: Sequence[int], rounds: int) -> list[tuple[list[int], list[int]]]:
+    """A part and the rest, then the rest and the part, in every round another digit deciding."""
+    if len(members) < 2:
+        return [(list(members), [])] if members else []
+    digits = max(1, math.ceil(math.log2(len(members))))
+    pairs = []
+    for number in range(rounds):
+        part = [m for place, m in enumerate(members) if not place >> (number % digits) & 1]
+        rest = [m for m in members if m not in part]
+        pairs += [(part, rest), (rest, part)]
+    return pairs
+
+
+def _transform(
+    family: Family, bins: int | None, order: int, floor: float | None, *, phase: bool = False
+) -> dict[str, Any]:
+    bins = PAPER_BINS[family] if bins is None else bins
+    if family == "smooth":
+        return {"family": family, "components": bins}
+    if family == "rq":
+        return {"family": family, "bins": bins}
+    # The published parametrisation has the published number of parameters.
+    slopes = {"kind": "slopes"} if phase else {"kind": "paper", "min_width": floor, "min_rise": floor}
+    return {"family": family, "bins": bins, "order": order, "parametrisation": slopes, "phase": phase}
+
+
+def _coupling(
+    part: Sequence[int], rest: Sequence[int], transform: dict[str, Any], conditioner: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "transformed": list(part),
+        "read": list(rest),
+        "transform": transform,
+        "conditioner": conditioner,
+    }
+
+
+def _config(
+    domains: Sequence[Domain],
+    parts: Sequence[tuple[Sequence[int], Sequence[int]]],
+    transform: dict[str, Any],
+    conditioner: dict[str, Any],
+) -> FlowConfig:
+    couplings = [_coupling(part, rest, transform, conditioner) for part, rest in parts]
+    return FlowConfig.parse({"domains": [DomainConfig.of(d) for d in domains], "couplings": couplings})

@@ -1,0 +1,295 @@
+"""Train a Boltzmann generator on a trajectory: split, coordinates and forces, preset, run folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from knotflow.config import Config
+from knotflow.files import write_atomically
+from knotflow.flows import Flow, FlowConfig
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
+from knotflow.geometry import InternalCoordinates
+from knotflow.physics import MolecularEnergy, trajectory
+from knotflow.physics.coordinates import internal_coordinates
+from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
+from knotflow.training.objectives import Batch, Metric
+from knotflow.training.run import fit
+
+BLOCKS = 10
+"""One part in so many is held back for validation."""
+MONITORED = 1000
+"""Samples of which the effective sample size is shown in training."""
+
+
+class MoleculeTraining(Config):
+    """How a Boltzmann generator is made and trained; what is None is chosen by the preset."""
+
+    preset: Preset = "best"
+    transform: Family = "bspline"
+    """Of the turning torsions or, with the preset paper, of all coordinates."""
+    bins: Count | None = None
+    """Bins or components of these."""
+    order: Annotated[int, Field(ge=3)] = 4
+    """Of B-splines."""
+    forces: bool | None = None
+    """Whether forces are matched."""
+    reverse_kl: Weight = 0.0
+    """Weight of the reverse divergence."""
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes through the training data."""
+    batch_size: Count | None = None
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    zmatrix: Literal["bonds", "paper"] | None = None
+    published: bool = False
+    """With the preset paper: floors of 1e-6, no clipping, no average, no warm-up, as published."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    compile: bool = True
+
+
+class Split(Config):
+    """Which rows of a trajectory are held back."""
+
+    file: str
+    frames: int
+    kind: Literal["replica", "time"]
+    validation: Annotated[tuple[tuple[int, int], ...], Field(strict=False)]
+    """Pairs of first row and row after the last."""
+
+    @classmethod
+    def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
+        """Every tenth replica or, if there are fewer than ten, every tenth part of the time of each."""
+        numbers, place = np.unique(replica, return_inverse=True)
+        if len(numbers) >= BLOCKS:
+            kind: Literal["replica", "time"] = "replica"
+            mask = place % BLOCKS == BLOCKS - 1
+        else:
+            kind, mask = "time", np.zeros(len(replica), dtype=bool)
+            for number in range(len(numbers)):
+                rows = np.flatnonzero(place == number)
+                parts = np.array_split(rows, 2 * BLOCKS)
+                mask[np.concatenate(parts[BLOCKS - 1 :: BLOCKS])] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+        ranges = tuple((int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
+        return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """True for rows that are held back."""
+        mask = np.zeros(self.frames, dtype=bool)
+        for first, last in self.validation:
+            mask[first:last] = True
+        return mask
+
+
+class MolecularData(NamedTuple):
+    """A trajectory in internal coordinates, divided."""
+
+    train: Batch
+    validation: Batch
+    split: Split
+
+
+def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularData:
+    r"""Coordinates q and scores of their density, from a trajectory file.
+
+    The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$:
+    what the flow's own must be. Computed in float64, kept in float32.
+
+    Raises:
+        ValueError: if there are fewer than 100 frames.
+    """
+    info = trajectory.open_info(path)
+    if info.n_frames < 100:
+        raise ValueError(f"training needs at least 100 frames, {path} has {info.n_frames}; simulate longer.")
+    points, scores, replicas = [], [], []
+    for frames in trajectory.pieces(path):
+        x = torch.from_numpy(frames.positions).double()
+        force = torch.from_numpy(frames.forces).double() / info.system.kT
+        q, _ = coordinates(x)
+        volume = torch.func.grad(lambda q: coordinates.inverse(q)[1].sum())(q)
+        points.append(q.float())
+        scores.append((coordinates.internal_force(x, force) + volume).float())
+        replicas.append(frames.replica)
+    split = Split.of(Path(path).name, np.concatenate(replicas))
+    held_back = torch.from_numpy(split.mask())
+    q, score = torch.cat(points), torch.cat(scores)
+    return MolecularData(
+        Batch(q[~held_back], score[~held_back]), Batch(q[held_back], score[held_back]), split
+    )
+
+
+def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: Tensor) -> FlowConfig:
+    """The flow that a preset stands for, for a molecule and its training data."""
+    if choice.preset == "paper":
+        floor = 1e-6 if choice.published and choice.transform == "bspline" else None
+        return paper_flow(coordinates, choice.transform, bins=choice.bins, order=choice.order, floor=floor)
+    quick = choice.preset == "quick"
+    default_bins = {"bspline": 16 if quick else 32, "rq": 16, "smooth": 8}[choice.transform]
+    return molecular_flow(
+        coordinates,
+        q,
+        rounds=2 if quick else 3,
+        hidden=(64, 64) if quick else (128, 128),
+        family=choice.transform,
+        bins=choice.bins or default_bins,
+        order=choice.order,
+    )
+
+
+def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) -> TrainingConfig:
+    """The schedule and the loss that a preset stands for."""
+    paper, quick = choice.preset == "paper", choice.preset == "quick"
+    batch_size = min(choice.batch_size or (128 if paper else 256), n_train)
+    in_a_pass = n_train // batch_size
+    if choice.epochs is not None or paper:
+        steps = max(1, round((choice.epochs or 10) * in_a_pass))
+    else:
+        steps = 2000 if quick else 12_000
+    forces = not quick if choice.forces is None else choice.forces
+    if paper:
+        weight = 0.001 if forces else 0.0
+        loss = LossConfig(nll=1 - weight, force_matching=weight, reverse_kl=choice.reverse_kl)
+    else:
+        # In standardised coordinates half of the squared error bounds the divergence of a normal density.
+        weight = FORCE_SHARE * 0.5 * n_coordinates if forces else 0.0
+        loss = LossConfig(nll=1.0, force_matching=weight, reverse_kl=choice.reverse_kl)
+    raw = paper and choice.published
+    return TrainingConfig(
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=choice.learning_rate or (5e-4 if paper else 2e-3),
+        schedule="exponential" if paper else "cosine",
+        decay=0.7,
+        decay_every=in_a_pass,
+        warm_up=0 if raw else min(500, max(1, steps // 10)),
+        clip=None if raw else 20.0,
+        ema=0.0 if raw else 0.999,
+        loss=loss,
+        checkpoint_every=max(1, min(1000, -(-steps // 10))),
+        log_every=min(50, max(1, steps // 10)),
+        seed=choice.seed,
+        compile=choice.compile,
+    )
+
+
+FORCE_SHARE = 0.1
+"""Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
+
+
+def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
+    """Errors of scores along internal coordinates as errors of forces on atoms, in kT/nm."""
+
+    def metric(q: Tensor, error: Tensor) -> Tensor:
+        with torch.no_grad():
+            x, _ = coordinates.inverse(q)
+        return coordinates.cartesian_force(x, error)
+
+    return metric
+
+
+def standardised_metric(score: Tensor) -> Metric:
+    """Errors of scores in units of the root mean square score of each coordinate.
+
+    For a normal coordinate of deviation σ the score has the root mean square 1/σ: its error is taken in the
+    coordinate that has deviation one.
+    """
+    scale = 1 / score.square().mean(0).sqrt().clamp(min=1e-12)
+
+    def metric(q: Tensor, error: Tensor) -> Tensor:
+        return error * scale.to(error)
+
+    return metric
+
+
+def train_generator(
+    data: str | Path,
+    folder: str | Path,
+    choice: MoleculeTraining | None = None,
+    *,
+    energy: Callable[[Any], MolecularEnergy] | None = None,
+    progress: bool = True,
+    title: str = "training",
+) -> BoltzmannGenerator:
+    """Train a Boltzmann generator on a trajectory file and return it.
+
+    Besides what `fit` writes, the folder gets ``split.json``; the model file holds molecule, z-matrix and
+    split, and is all that sampling needs. Called again, an unfinished run goes on; a finished one is loaded.
+
+    Args:
+        data: trajectory file of knotflow.
+        folder: the run folder.
+        choice: preset and departures from it.
+        energy: makes the energy of a molecular system, with which the effective sample size is watched and
+            the reverse divergence computed; None: neither.
+        progress: whether to show the progress.
+        title: what the progress says.
+    """
+    choice = MoleculeTraining() if choice is None else choice
+    system = trajectory.open_info(data).system
+    kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
+    coordinates = internal_coordinates(system, kind)
+    loaded = load_data(data, coordinates)
+    torch.manual_seed(choice.seed)
+    config = flow_config(choice, coordinates, loaded.train.x)
+    generator = BoltzmannGenerator(coordinates, config.build(), system.plain())
+    train, validation = (
+        Batch(generator.unwound(part.x), part.force) for part in (loaded.train, loaded.validation)
+    )
+    training = training_config(choice, len(train.x), coordinates.n_coordinates)
+    paper = choice.preset == "paper"
+    metric = cartesian_metric(coordinates) if paper else standardised_metric(train.force)  # type: ignore[arg-type]
+    folder = Path(folder)
+    split = loaded.split.plain()
+    force_field = None if energy is None else energy(system)
+    flow = fit(
+        generator.flow,
+        train,
+        training,
+        folder,
+        validation=validation,
+        energy=None if force_field is None else _reduced(force_field, coordinates),
+        metric=metric,
+        monitor=None if force_field is None else _monitor(force_field, generator),
+        notes={**generator.notes(), "split": split, "choice": choice.plain()},
+        title=title,
+        progress=progress,
+    )
+    write_atomically(folder / "split.json", json.dumps(split, indent=2).encode())
+    return BoltzmannGenerator(coordinates, flow, system.plain())
+
+
+def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
+    """The energy whose density in internal coordinates is the Boltzmann density: u(x(q)) - L(q)."""
+
+    def reduced(q: Tensor) -> Tensor:
+        x, ladj = coordinates.inverse(q)
+        return energy.energy(x) - ladj
+
+    return reduced
+
+
+def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable[[Flow], dict[str, float]]:
+    """The effective sample size of a few samples, as a share of them."""
+
+    def monitor(flow: Flow) -> dict[str, float]:
+        with torch.no_grad():
+            seeded = torch.Generator(device=next(flow.parameters()).device).manual_seed(0)
+            q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)
+            x, ladj = generator.coordinates.inverse(q)
+            u, _ = energy.energy_and_force(x)
+            log_weight = (ladj - u - log_prob).double()
+            log_weight = torch.where(log_weight.isfinite(), log_weight, -math.inf)
+            share = torch.exp(2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0)) / MONITORED
+        return {"ess": float(share.nan_to_num(0.0))}
+
+    return monitor

@@ -1,0 +1,70 @@
+"""One transform after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms.base import Transform
+from knotflow.transforms.domains import Line, RealLine
+
+
+class Chain(Transform):
+    r"""The composition $f_n \circ \dots \circ f_1$ of families, with the raw parameters of all of them.
+
+    ``Chain([Affine(), BSpline(8, domain=Line())])`` first moves and scales a point, then shapes it: where the
+    mean of a coordinate depends on others, a network learns one number, the shift, instead of moving all
+    knots.
+
+    Args:
+        parts: applied in this order. All act on one domain, except that any part may act on the whole
+            real line if the others act on a `Line`.
+    """
+
+    def __init__(self, parts: Sequence[Transform]) -> None:
+        if not parts:
+            raise ValueError("a chain needs at least one transform, got none.")
+        self.parts = list(parts)
+        own = [f.domain for f in parts if not isinstance(f.domain, RealLine)] or [parts[0].domain]
+        mixed = any(isinstance(f.domain, RealLine) for f in parts) and not isinstance(own[0], Line | RealLine)
+        if mixed or any(domain != own[0] for domain in own):
+            raise ValueError(
+                "the transforms of a chain must act on one domain, got "
+                f"{', '.join(str(f.domain) for f in parts)}."
+            )
+        self.domain = own[0]
+        self.n_parameters = sum(f.n_parameters for f in parts)
+        self.smoothness = min(f.smoothness for f in parts)
+        self._sizes = [f.n_parameters for f in parts]
+
+    def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        return self._through(x, raw, forward=True)
+
+    def inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        return self._through(y, raw, forward=False)
+
+    def split(self, raw: Tensor) -> list[tuple[Transform, Tensor]]:
+        """Each part with its raw parameters."""
+        return list(zip(self.parts, raw.split(self._sizes, -1), strict=True))
+
+    def _through(self, x: Tensor, raw: Tensor, *, forward: bool) -> tuple[Tensor, Tensor]:
+        self._check(x, raw)
+        ladj = torch.zeros_like(x)
+        steps = self.split(raw)
+        for f, part in steps if forward else reversed(steps):
+            x, more = f.forward(x, part) if forward else f.inverse(x, part)
+            ladj = ladj + more
+        return x, ladj
+
+    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        y, ladj = self.forward(x, raw)
+        return y, ladj.exp()
+
+    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        x, ladj = self.inverse(y, raw)
+        return x, torch.exp(-ladj)
+
+    def __repr__(self) -> str:
+        return f"Chain({self.parts})"

@@ -1,0 +1,120 @@
+"""``knotflow evaluate`` as a user runs it: tables, metrics.json, the same numbers again, and refusals."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import knotflow as kf
+from knotflow.cli import model as options
+from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
+
+
+@pytest.fixture
+def run(run_here) -> Callable[..., tuple[int, str]]:
+    return partial(run_here, "evaluate")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with data of two molecules and a run of each."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, data, generator in (
+        ("ala2", ala2_data, lambda path: ala2_generator(path)),
+        ("chain", chain_data, lambda path: chain_generator()),
+    ):
+        path = data(folder / f"{name}.h5")
+        frames = 120 if name == "ala2" else 4000
+        split = {"file": path.name, "frames": frames, "kind": "time", "validation": [[frames // 2, frames]]}
+        (folder / name).mkdir()
+        generator(path).save(folder / name / "model.safetensors", split=split)
+    return folder
+
+
+def test_alanine_dipeptide_from_its_run_folder(run, made: Path) -> None:
+    status, said = run(str(made / "ala2"), str(made / "ala2.h5"), "--samples", "300")
+    assert status == 0
+    assert "300 samples, 60 frames (held back in training, of 120 in ala2.h5)" in said
+    for text in (
+        "NLL of the data",
+        "KL(flow ‖ target)",
+        "effective sample size",
+        "Pareto k",
+        "ALA2",
+        "reweighted",
+    ):
+        assert text in said
+    assert "phi > 0 is never visited" in said and "data: densities and forces (60)" in said
+    found = json.loads((made / "ala2" / "metrics.json").read_text())
+    assert found["about"]["samples"] == 300 and found["about"]["data"]["rows"] == "validation"
+    assert set(found["residues"]["ALA2"]["side_difference_data"]) == {
+        "text",
+        "value",
+        "error",
+        "unit",
+        "note",
+    }
+
+    status, _ = run(str(made / "ala2"), str(made / "ala2.h5"), "--samples", "300", "--out", "new/again.json")
+    again = json.loads(Path("new/again.json").read_text())
+    assert status == 0 and again.pop("seconds").keys() == found.pop("seconds").keys() and again == found
+
+
+def test_a_model_file_all_frames_double_precision(run, made: Path) -> None:
+    model = str(made / "chain" / "model.safetensors")
+    options = ["--samples", "200", "--seed", "5", "--all-frames", "--float64", "--out", "m.json"]
+    status, said = run(model, str(made / "chain.h5"), *options)
+    assert status == 0 and "4,000 frames (all 4,000 in chain.h5)" in said
+    assert "No residue has both phi and psi" in said and "All numbers: m.json" in said
+    about = json.loads(Path("m.json").read_text())["about"]
+    assert (about["dtype"], about["seed"], about["data"]["rows"]) == ("float64", 5, "all")
+    assert about["energy"] == "OpenMMEnergy"
+
+
+def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) -> None:
+    from knotflow.physics import torch_force_field
+
+    monkeypatch.setattr(options, "MANY", 100)
+    field = torch_force_field.TorchForceField
+    monkeypatch.setattr(torch_force_field, "TorchForceField", lambda system: field(system, compiled=False))
+    status, _ = run(str(made / "chain"), str(made / "chain.h5"), "--samples", "100", "--out", "m.json")
+    assert status == 0
+    assert json.loads(Path("m.json").read_text())["about"]["energy"] == "TorchForceField"
+
+
+def test_bad_input_is_explained_and_writes_nothing(run, made: Path, tmp_path: Path) -> None:
+    model, data = str(made / "chain"), str(made / "chain.h5")
+    (tmp_path / "unfinished").mkdir()
+    kf.save(kf.Flow.on([kf.Interval()] * 2), tmp_path / "flow.safetensors")
+    before = sorted(tmp_path.iterdir())
+    for arguments, message in (
+        (["none.safetensors", data], "there is no model file none.safetensors."),
+        (["unfinished", data], "there is no model.safetensors in unfinished; a training run writes it"),
+        (["flow.safetensors", data], "flow.safetensors holds a flow without a molecule"),
+        ([data, data], "is not a .safetensors file, or is damaged"),
+        ([model, "none.h5"], "there is no trajectory none.h5; make one with `knotflow simulate`"),
+        ([model, model + "/model.safetensors"], "is not an HDF5 file"),
+        ([model, str(made / "ala2.h5")], "the model is of chain with 4 atoms, the data of ala2 with 22"),
+        ([model, data, "--out", "unfinished"], "--out must be a file for the numbers"),
+        ([model, data, "--samples", "1"], "Invalid value for '--samples'"),
+    ):
+        status, said = run(*arguments)
+        assert status == 2 and message in said, said
+    assert sorted(tmp_path.iterdir()) == before and not (made / "chain" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize("package", ["ot", "pymbar", "arviz_stats.base"])
+def test_a_missing_package_is_named_at_once(run, made: Path, monkeypatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    status, said = run(str(made / "chain"), str(made / "chain.h5"), "--out", "m.json")
+    assert status == 2 and "pip install 'knotflow[analysis]'" in said and "densities" not in said
+    assert not Path("m.json").exists()
+
+
+def test_an_old_file_stays_if_the_evaluation_fails(run, made: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text("mine")
+    status, _ = run(str(made / "chain"), str(made / "ala2.h5"), "--out", "metrics.json")
+    assert status == 2 and (tmp_path / "metrics.json").read_text() == "mine"
