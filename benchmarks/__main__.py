@@ -1,4 +1,6 @@
-"""Run the benchmarks: ``python -m benchmarks [speed|flow|molecules|adversarial|all] [--quick] [--compiled]``.
+"""Run the benchmarks: ``python -m benchmarks [WHAT] [--quick] [--compiled]``.
+
+WHAT is speed, flow, generator, molecules, adversarial or all.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks.
 """
@@ -13,7 +15,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks import adversarial, flow, molecules, speed
+from benchmarks import adversarial, flow, generator, molecules, speed
 from benchmarks.report import environment, publish
 
 DEFAULT_OUT = Path(__file__).parent / "results"
@@ -22,13 +24,13 @@ WIDTH_OF_LOGS = 160
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    choices = ["speed", "flow", "molecules", "adversarial", "all"]
+    choices = ["speed", "flow", "generator", "molecules", "adversarial", "all"]
     parser.add_argument("what", nargs="?", choices=choices, default="all")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see whether all of it runs")
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="adversarial: run knotflow compiled as well; flow, molecules: compile even with --quick",
+        help="adversarial: run knotflow compiled as well; others: compile even with --quick",
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where to write (default: %(default)s)")
@@ -48,6 +50,14 @@ def run_flow(options: argparse.Namespace, console: Console) -> None:
     compiled = settings.compiled or options.compiled
     tables, records = flow.run(replace(settings, compiled=compiled), console)
     publish("flow", tables, records, facts, options.out, console)
+
+
+def run_generator(options: argparse.Namespace, console: Console) -> None:
+    settings = generator.Settings.quick() if options.quick else generator.Settings()
+    facts = environment()
+    compiled = settings.compiled or options.compiled
+    tables, records = generator.run(replace(settings, compiled=compiled), console)
+    publish("generator", tables, records, facts, options.out, console)
 
 
 def run_molecules(options: argparse.Namespace, console: Console) -> None:
@@ -78,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         run_speed(options, console)
     if options.what in ("flow", "all"):
         run_flow(options, console)
+    if options.what in ("generator", "all"):
+        run_generator(options, console)
     if options.what in ("molecules", "all"):
         run_molecules(options, console)
     if not kept:

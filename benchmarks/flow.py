@@ -6,10 +6,10 @@ with respect to the weights, and Adam, in two settings: *NLL*, and *NLL + forces
 the score is added. Eager, knotflow takes the score by ``torch.func.grad``, peers by ``torch.autograd.grad``
 with a graph of its own.
 
-Compiled, the loss is one graph (``torch.compile(fullgraph=True, dynamic=False)``), which holds the score,
-too, by ``torch.func.grad`` for all; backward runs the graph that PyTorch derives from it, and Adam is not
-compiled. knotflow runs by its own `knotflow.training.CompiledLoss`. *Sampling* draws points without
-gradients, eager.
+Compiled, the loss of a peer is one graph (``torch.compile(fullgraph=True, dynamic=False)``), which holds the
+score, too, by ``torch.func.grad``; backward runs the graph that PyTorch derives from it. knotflow runs by its
+own `knotflow.training.CompiledLoss`, transform by transform. Adam is not compiled. *Sampling* draws points
+without gradients, eager.
 
 All calls, of both tables, are timed in turns, see `benchmarks.timing`. Every cell has a flow of its own,
 built from the same seed, which the steps train. Ratios are ratios of medians. What cannot be run or compiled
@@ -130,7 +130,7 @@ def _build(candidate: FlowCandidate, seed: int) -> Any:
 def _eager_cell(candidate: FlowCandidate, what: str, x: Tensor, force: Tensor, seed: int) -> Cell:
     cell = Cell(candidate.name, candidate.ours, what, "eager", len(x))
     flow = _build(candidate, seed)
-    cell.call = _training(flow, eager_loss(candidate, flow, what), x, force)
+    cell.call = training(flow, eager_loss(candidate, flow, what), x, force)
     return cell
 
 
@@ -138,10 +138,8 @@ def _compiled_cell(candidate: FlowCandidate, what: str, x: Tensor, force: Tensor
     cell = Cell(candidate.name, candidate.ours, what, "compiled", len(x))
     flow = _build(candidate, seed)
     compiled, eager = compiled_loss(candidate, flow, what), eager_loss(candidate, flow, what)
-    if first_call(
-        cell, lambda: _gradient(flow, compiled, x, force), lambda: _gradient(flow, eager, x, force)
-    ):
-        cell.call = _training(flow, compiled, x, force)
+    if first_call(cell, lambda: gradient(flow, compiled, x, force), lambda: gradient(flow, eager, x, force)):
+        cell.call = training(flow, compiled, x, force)
     return cell
 
 
@@ -196,14 +194,14 @@ def _with_forces(log_prob: Tensor, score: Tensor, force: Tensor) -> Tensor:
     return FORCE_WEIGHT * (score - force).square().mean() - log_prob.mean()
 
 
-def _gradient(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Tensor:
+def gradient(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Tensor:
     """Gradient with respect to all weights, as one vector."""
     flow.zero_grad()
     loss(x, force).backward()
     return torch.cat([p.grad.flatten() for p in flow.parameters() if p.grad is not None])
 
 
-def _training(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Callable[[], list[float]]:
+def training(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Callable[[], list[float]]:
     """A call that does one step and gives the seconds of loss, backward and Adam."""
     optimizer = torch.optim.Adam(flow.parameters(), lr=LEARNING_RATE)
 
@@ -231,13 +229,13 @@ def _sample_stage(candidate: FlowCandidate, flow: Any, n: int) -> list[float]:
 def flow_table(title: str, cells: list[Cell], sizes: dict[str, tuple[int, int]]) -> Table:
     rows = []
     for cell in sorted(cells, key=lambda cell: (cell.what, cell.mode == "compiled")):
-        figures = [_milliseconds(cell, value) for value in (cell.median(), cell.least())]
+        figures = [milliseconds(cell, value) for value in (cell.median(), cell.least())]
         size = [str(n) for n in sizes[cell.candidate]]
         rows.append([cell.what, cell.mode, cell.candidate, *size, *figures, *ratios(cell, cells)])
     columns = ["what", "mode", "candidate", "splines", "parameters", "median ms", "min ms", *RATIO_COLUMNS]
     return Table(title, columns, rows, notes(cells), n_labels=3)
 
 
-def _milliseconds(cell: Cell, per_element: float | None) -> str:
+def milliseconds(cell: Cell, per_element: float | None) -> str:
     """Time of a whole call; a cell has nanoseconds per element."""
     return figure(None if per_element is None else 1e-6 * cell.elements * per_element)

@@ -1,11 +1,16 @@
-"""The benchmark of molecules on a few frames: that it runs, and that its figures mean what they say."""
+"""The benchmarks of molecules on a few frames: that they run, and that their figures mean what they say."""
 
 import pytest
+import torch
 from rich.console import Console
+from torch import Tensor
 
+from benchmarks.generator import Settings as GeneratorSettings
+from benchmarks.generator import frames, our_generator, peer_generator
 from benchmarks.molecules import Run, Settings, evaluation_table, time_evaluations
 from benchmarks.report import progress
 from benchmarks.timing import Cell
+from knotflow.physics import TorchForceField
 from knotflow.physics.system import ala2
 
 
@@ -29,3 +34,29 @@ def test_speed_of_a_simulation() -> None:
     assert run.hours_per_microsecond() == pytest.approx(2)
     assert run.nanoseconds_per_day() == pytest.approx(12_000)
     assert run.record()["steps_per_second"] == pytest.approx(138_888.9)
+
+
+def test_the_peer_of_a_generator_is_a_density_too() -> None:
+    """Splines of other libraries in our couplings: maps there and back, and log-slopes that are slopes."""
+    peer = peer_generator(0)
+    assert sum(p.numel() for p in peer.parameters()) == 285_497
+    q = peer.flow.sample(5)
+    z, ladj = peer.flow.forward(q)
+    back, inverse_ladj = peer.flow.inverse(z)
+    assert float((back - q).abs().max()) < 1e-3
+    assert float((ladj + inverse_ladj).abs().max()) < 1e-2
+
+
+def test_frames_of_the_generator_benchmark_have_the_scores_of_the_force_field() -> None:
+    """Along each coordinate the score is the slope of the log-density in internal coordinates."""
+    batch = frames(GeneratorSettings(batch=2))
+    coordinates = our_generator(0).coordinates
+    field = TorchForceField(ala2(), compiled=False)
+
+    def log_density(q: Tensor) -> Tensor:
+        x, ladj = coordinates.inverse(q)
+        return (ladj - field.energy(x)).sum()
+
+    score = torch.func.grad(log_density)(batch.x.double())
+    assert batch.force is not None
+    assert float((score - batch.force).abs().max() / score.abs().max()) < 1e-3

@@ -7,10 +7,12 @@ from knotflow.version import __version__
 
 if TYPE_CHECKING:
     from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
+    from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.transforms import (
         Affine,
         BSpline,
         Bump,
+        Chain,
         Circle,
         Domain,
         Interval,
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Affine",
     "BSpline",
+    "BoltzmannGenerator",
     "Bump",
+    "Chain",
     "Circle",
     "Conditioner",
     "Coupling",
@@ -43,11 +47,15 @@ __all__ = [
 ]
 
 _FLOWS = ("Conditioner", "Coupling", "Flow", "FlowConfig", "load", "save")
+_MOLECULES = ("BoltzmannGenerator",)
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "knotflow.flows": _FLOWS,
-        "knotflow.transforms": [name for name in __all__ if name not in (*_FLOWS, "__version__")],
+        "knotflow.flows.boltzmann": _MOLECULES,
+        "knotflow.transforms": [
+            name for name in __all__ if name not in (*_FLOWS, *_MOLECULES, "__version__")
+        ],
     },
     modules=["adapters", "analysis", "flows", "geometry", "physics", "training", "transforms"],
 )

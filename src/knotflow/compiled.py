@@ -65,13 +65,13 @@ class Compiled(Generic[P, R]):
         self._called = True
         try:
             # Numbers that the function reads, as the ends of a domain, are constants and not inputs.
-            with torch._dynamo.config.patch(specialize_float=True):  # type: ignore[attr-defined]
+            with torch._dynamo.config.patch(specialize_float=True):
                 return self._compiled(*args, **kwargs)
         except Exception as error:
             # Dynamo, AOTAutograd and Inductor raise too many types to name. If the fault was not theirs,
-            # the eager call raises it again, in plain words.
-            self._compiled = None
+            # the eager call raises it again, in plain words, and the next call may be compiled.
             result = self.function(*args, **kwargs)
+            self._compiled = None
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             log.warning("torch.compile failed (%s); %s goes on eagerly, more slowly.", first_line, self.task)
             return result

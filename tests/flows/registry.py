@@ -51,6 +51,15 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
     ),
     "context-2d": lambda: kf.Flow.on([ANGLE, HEIGHT], transform=SMALL, conditioner=NET, context=3),
     "by-hand-4d": _by_hand,
+    "affine-3d": lambda: kf.Flow.on(
+        [HEIGHT, ANGLE, kf.Line(1.0, 1.5)], transform={"bins": 4, "affine": True}, conditioner=NET
+    ),
+    "networks-2d": lambda: kf.Flow.on(
+        [BOND, ANGLE],
+        rounds=1,
+        transform={"family": "smooth", "components": 3},
+        conditioner={"hidden": [8], "activation": "sin", "networks": [1, 1, 3]},
+    ),
 }
 NAMES = list(BUILDERS)
 

@@ -14,9 +14,11 @@ import h5py
 import mdtraj
 import numpy as np
 import pytest
+import torch
 
 import knotflow
 from knotflow.physics import trajectory
+from knotflow.physics.samples import SampleWriter
 from knotflow.physics.system import MolecularSystem, ala2
 from knotflow.physics.trajectory import Frames
 
@@ -273,6 +275,13 @@ def test_what_is_no_trajectory_is_refused_in_one_sentence(path: Path, use: Calla
         ValueError, match=r"plain\.h5 is an MDTraj trajectory without .*`knotflow import plain\.h5"
     ):
         use(plain)
+    drawn = path.with_name("drawn.h5")
+    molecule = trajectory.open_info(path).system.plain()
+    with SampleWriter(drawn, molecule) as writer:
+        writer.write(torch.tensor(molecule["positions"])[None], torch.zeros(1))
+        writer.complete({})
+    with pytest.raises(ValueError, match=r"drawn\.h5 holds samples of a model; read it with .*read_samples"):
+        use(drawn)
     with h5py.File(path, "r+") as file:
         file["knotflow"].attrs["version"] = 99
     with pytest.raises(ValueError, match=r"of version 99, but this knotflow .* reads version 1; upgrade"):

@@ -5,6 +5,7 @@ import math
 import torch
 
 import knotflow as kf
+from knotflow.transforms import Chain
 
 DOMAINS = {
     "interval": kf.Interval(-1.0, 2.0),
@@ -38,13 +39,41 @@ BUMPS = {
     for name in ("interval", "circle")
     for components in (1, 3, 8)
 }
+CHAINS = {
+    "chain-affine-k4-n8": Chain([kf.Affine(), kf.BSpline(8, 4, DOMAINS["line"])]),
+    "chain-spline-then-affine": Chain([kf.BSpline(5, 5, DOMAINS["line"]), kf.Affine()]),
+    "chain-affine-twice": Chain([kf.Affine(), kf.Affine(max_slope=10.0)]),
+    "chain-line-k4-n3": Chain([kf.BSpline(n, 4, DOMAINS["line"]) for n in (3, 2)]),
+    "chain-interval-k4-n3": Chain([kf.BSpline(3, 4, DOMAINS["interval"]), kf.Bump(2, DOMAINS["interval"])]),
+    "chain-circle-k4-n3": Chain([kf.BSpline(n, 4, DOMAINS["circle"]) for n in (3, 5)]),
+    "chain-phase-k4-n8": Chain([kf.BSpline(8, 4, DOMAINS["circle"], phase=True)] * 2),
+    "chain-of-a-chain": Chain(
+        [kf.BSpline(4, 4, DOMAINS["line"]), Chain([kf.Affine(), kf.RationalQuadratic(4, DOMAINS["line"])])]
+    ),
+}
 REGISTRY: dict[str, kf.Transform] = {
     **BSPLINES,
     **PHASES,
     **RATIONAL_QUADRATICS,
     **BUMPS,
+    **CHAINS,
     "affine": kf.Affine(),
 }
+
+
+def parts(f: kf.Transform) -> list[kf.Transform]:
+    """The transforms that a chain consists of; of others the transform itself."""
+    return [inner for part in f.parts for inner in parts(part)] if isinstance(f, Chain) else [f]
+
+
+def rotates(f: kf.Transform) -> bool:
+    """Whether the ends of a circle are free to move."""
+    return any(getattr(part, "phase", False) for part in parts(f))
+
+
+def keeps_ends(f: kf.Transform) -> bool:
+    """Whether every map sends both ends of the domain to themselves."""
+    return not rotates(f) and all(math.isfinite(part.domain.low) for part in parts(f))
 
 
 def draw(

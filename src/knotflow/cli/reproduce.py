@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,23 @@ class ShortScale(StrEnum):
 
     smoke = "smoke"
     small = "small"
+
+
+class DataScale(StrEnum):
+    """How much work to do, where the data are given."""
+
+    small = "small"
+    paper = "paper"
+
+
+class RowName(StrEnum):
+    """Models of Table 1; fm: forces are matched."""
+
+    rq = "rq"
+    smooth = "smooth"
+    smooth_fm = "smooth+fm"
+    bspline = "bspline"
+    bspline_fm = "bspline+fm"
 
 
 class Model(StrEnum):
@@ -196,3 +214,80 @@ def engines(
         deviations.add_row(" - ".join(pair.names), *(f"{value:.2f}" for value in values))
     console.print(deviations)
     console.print(f"Trajectories and numbers: {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def table1(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Trajectory of alanine dipeptide (.h5), from knotflow simulate or import."),
+    ] = None,
+    scale: Annotated[
+        DataScale,
+        typer.Option(help="small: the data as they are; paper: at least 900,000 training frames."),
+    ] = DataScale.small,
+    rows: Annotated[
+        list[RowName] | None, typer.Option(help="Only this model; may be repeated. fm: forces are matched.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model: seeds 0, 1, ...")] = 1,
+    epochs: Annotated[
+        float | None, typer.Option(min=0.01, help="Passes through the data; by default 10, as in the paper.")
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--published",
+            help="As published, not by our recipe: floors of 1e-6, no clipping, no average, no warm-up.",
+        ),
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/table1"),
+) -> None:
+    """Train the paper's flows of alanine dipeptide and put them beside its Table 1.
+
+    Each model is judged on frames that were held back. Run again, it goes on where it stopped; the table
+    shows everything finished in the folder. A training that cannot be kept stable is noted as diverged; to
+    try it again, remove its folder.
+
+    Examples:
+        knotflow reproduce table1 --data data/ala2.h5
+
+        knotflow reproduce table1 --data data/ala2.h5 --rows bspline+fm --seeds 10
+
+        knotflow reproduce table1 --data data/ala2.h5 --rows bspline+fm --seeds 10 --published
+    """
+    if data is None:
+        raise ValueError(
+            "Table 1 needs a trajectory of alanine dipeptide: give --data FILE.h5, made with `knotflow "
+            "simulate --out FILE.h5` or with `knotflow import`."
+        )
+    from knotflow.experiments import table1 as experiment
+    from knotflow.experiments import table1_report as report
+
+    if seeds > 1:
+        report.check_tools()
+    console = Console()
+    work = experiment.SCALES[scale.value]
+    if epochs is not None:
+        work = replace(work, epochs=epochs)
+    results = experiment.run(
+        data,
+        out,
+        work,
+        experiment.tasks([row.value for row in rows or list(RowName)], seeds, published=published),
+        say=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
+    )
+    written = report.write_report(
+        out, results, {"scale": scale.value, "epochs": work.epochs, "data": data.name}
+    )
+    table = Table(
+        *(report.COLUMNS[i] for i in report.BRIEF), title=f"Table 1, {work.epochs:g} epochs of {data.name}"
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for line in report.table(results):
+        cells = line.cells()
+        table.add_row(*(cells[i] for i in report.BRIEF), end_section=line.trained == "paper")
+    console.print(table)
+    for note in report.NOTES:
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
+    console.print(f"All of it: {', '.join(map(str, written))}", highlight=False, soft_wrap=True, markup=False)

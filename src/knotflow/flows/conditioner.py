@@ -80,7 +80,7 @@ class Conditioner(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
-        h = self._features(x, context)
+        h = self.features(x, context)
         for i, layer in enumerate(self.layers):
             update = layer(self.activation(h) if i else h)
             inner = 0 < i < len(self.layers) - 1
@@ -91,22 +91,22 @@ class Conditioner(nn.Module):
         self, x: Tensor, tangent: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Raw parameters, and their derivative as the coordinates move along a tangent."""
-        h, dh = self._features(x, context), self._feature_derivatives(x, tangent)
+        h, dh = self.features(x, context), self.feature_derivatives(x, tangent)
         for i, layer in enumerate(self.layers):
             if not isinstance(layer, nn.Linear):
                 raise TypeError(f"expected a linear layer, got {type(layer).__name__}.")
             inner = 0 < i < len(self.layers) - 1
-            a, da = self._activated(h, dh) if i else (h, dh)
+            a, da = self.activated(h, dh) if i else (h, dh)
             # One product for both: the weights are read once.
-            both = torch.cat([a, da]) @ layer.weight.T
-            update, derivative = both.chunk(2)
+            update, derivative = (torch.stack([a, da]) @ layer.weight.T).unbind(0)
             if layer.bias is not None:
                 update = update + layer.bias
             kept = self.residual and inner
             h, dh = (h + update, dh + derivative) if kept else (update, derivative)
         return h, dh
 
-    def _activated(self, h: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
+    def activated(self, h: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
+        """The activation of hidden values, and its derivative along a tangent of theirs."""
         if self.activation is torch.sin:
             return torch.sin(h), torch.cos(h) * dh
         if self.activation is nn.functional.silu:
@@ -116,7 +116,8 @@ class Conditioner(nn.Module):
         both: Any = torch.func.jvp(self.activation, (h,), (dh,))
         return both[0], both[1]
 
-    def _feature_derivatives(self, x: Tensor, tangent: Tensor) -> Tensor:
+    def feature_derivatives(self, x: Tensor, tangent: Tensor) -> Tensor:
+        """Derivatives of `features` along a tangent."""
         if not (self._middle or self.context):
             return x.new_zeros(*x.shape[:-1], 1)
         half = x.new_tensor(self._half)
@@ -140,7 +141,8 @@ class Conditioner(nn.Module):
             features.append(x.new_zeros(*x.shape[:-1], self.context))
         return torch.cat(features, -1)
 
-    def _features(self, x: Tensor, context: Tensor | None) -> Tensor:
+    def features(self, x: Tensor, context: Tensor | None) -> Tensor:
+        """What the first layer sees."""
         if not (self._middle or self.context):
             return x.new_ones(*x.shape[:-1], 1)
         v = (x - x.new_tensor(self._middle)) / x.new_tensor(self._half)
@@ -173,6 +175,9 @@ class SeparateConditioners(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        check_count("the number of networks", len(shares), 1)
+        for share in shares:
+            check_count("networks", share, 1)
         for _, parameters in sizes:
             if parameters % sum(shares):
                 raise ValueError(

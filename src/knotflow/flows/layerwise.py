@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.compiled import Compiled
-from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.flow import Flow
 from knotflow.transforms import Chain, Transform
@@ -155,8 +154,10 @@ def _with_derivative(
     conditioner: nn.Module, x: Tensor, tangent: Tensor, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Outputs of a conditioner and their derivative along a tangent."""
-    if isinstance(conditioner, Conditioner | SeparateConditioners):
-        return conditioner.with_derivative(x, tangent, context)
+    with_derivative = getattr(conditioner, "with_derivative", None)
+    if with_derivative is not None:
+        own: tuple[Tensor, Tensor] = with_derivative(x, tangent, context)
+        return own
     both: Any = torch.func.jvp(lambda x: conditioner(x, context), (x,), (tangent,))
     return both[0], both[1]
 

@@ -323,6 +323,10 @@ def _check_kind(path: Path, file: h5py.File) -> None:
             f"{path} is {kind} without energies, forces and force field; make a trajectory of knotflow with "
             f"`knotflow import {path.name} --out NEW.h5`."
         )
+    if "samples" in file["knotflow"].attrs:
+        raise ValueError(
+            f"{path} holds samples of a model; read it with knotflow.physics.samples.read_samples."
+        )
     found = file["knotflow"].attrs.get("version")
     if found != VERSION:
         raise ValueError(

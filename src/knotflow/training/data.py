@@ -11,6 +11,9 @@ from torch import Tensor
 
 from knotflow.training.objectives import Batch
 
+VALIDATION_PIECE = 1000
+"""Validation data are handled so many points at a time, if batches are not larger."""
+
 
 def step_seed(seed: int, step: int) -> int:
     """A seed for all random numbers of one step: what a step draws depends on nothing that came before."""
@@ -115,7 +118,8 @@ class FlowData(pl.LightningDataModule):
         return Batches(self.train, self.batch_size, self.seed, first, last, rank=rank, world=world)
 
     def val_dataloader(self) -> _Pieces | list[Batch]:
-        return [] if self.validation is None else _Pieces(self.validation, self.batch_size)
+        size = max(self.batch_size, VALIDATION_PIECE)
+        return [] if self.validation is None else _Pieces(self.validation, size)
 
 
 class _Pieces:

@@ -170,12 +170,16 @@ class FlowModule(pl.LightningModule):
             logger.log_metrics(plain, step=self.step + 1)
 
 
+def average_weight(decay: float, updates: int) -> float:
+    """Weight of the newest in the moving average: at first it is over a tenth of the steps so far."""
+    return max(1 - decay, 10 / (updates + 10))
+
+
 def _moving_average(decay: float) -> Any:
-    """Exponential average, at first over a tenth of the steps so far, so that no early weights linger."""
+    """Exponential average in which no early weights linger."""
 
     @torch.no_grad()
     def update(average: list[Tensor], current: list[Tensor], updates: Tensor | int) -> None:
-        weight = max(1 - decay, 10 / (int(updates) + 10))
-        torch._foreach_lerp_(average, current, weight)
+        torch._foreach_lerp_(average, current, average_weight(decay, int(updates)))
 
     return update

@@ -95,7 +95,7 @@ class BSpline(Transform):
         if layout.periodic:
             columns += [widths[..., i % n] for i in range(-q, q)] + [rises[..., i % n] for i in range(q)]
         if self.phase:
-            columns.append(raw[..., -1])
+            columns.append(raw[..., -1].to(x.dtype).expand(x.shape))
         return torch.stack(columns, -1)
 
     def at(self, x: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:

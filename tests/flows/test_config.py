@@ -1,0 +1,95 @@
+"""Configurations of transforms and networks: what is built from them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import knotflow as kf
+from knotflow.flows import BSplineConfig, FlowConfig, default_config
+from knotflow.flows.conditioner import SeparateConditioners
+from knotflow.transforms import Chain
+from tests.flows.registry import context, make, points
+
+DOMAINS = {"interval": kf.Interval(), "circle": kf.Circle(), "line": kf.Line()}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("phase", [False, True])
+def test_phases_are_for_circles_and_affine_parts_for_lines(domain: str, affine: bool, phase: bool) -> None:
+    f = BSplineConfig(bins=5, order=5, affine=affine, phase=phase).build(DOMAINS[domain])
+    assert f.domain == DOMAINS[domain]
+    spline = f
+    if affine and domain == "line":
+        assert isinstance(f, Chain)
+        first, spline = f.parts
+        assert isinstance(first, kf.Affine) and f.n_parameters == 2 + spline.n_parameters
+    assert isinstance(spline, kf.BSpline) and (spline.bins, spline.order) == (5, 5)
+    assert spline.phase == (phase and domain == "circle")
+
+
+def test_an_affine_flow_begins_as_the_base_and_learns_to_shift() -> None:
+    """The network of a coupling moves a whole density by one number."""
+    torch.manual_seed(0)
+    flow = kf.Flow.on([kf.Line(-1.0, 3.0)], transform={"bins": 4, "affine": True}, rounds=1).double()
+    x = points(flow, 30)
+    normal = torch.distributions.Normal(1.0, 0.4)
+    torch.testing.assert_close(flow.log_prob(x), normal.log_prob(x[:, 0]))
+    (coupling,) = flow.couplings
+    with torch.no_grad():
+        coupling.conditioner.layers[-1].weight[0] = -2.5  # in standard deviations of the base
+    moved = torch.distributions.Normal(1.0 + 2.5 * 0.4, 0.4)
+    middle = x[(x[:, 0] > 0) & (x[:, 0] < 3)]
+    torch.testing.assert_close(flow.log_prob(middle), moved.log_prob(middle[:, 0]))
+
+
+def test_several_networks_are_separate_conditioners() -> None:
+    config = default_config(
+        [kf.Circle(), kf.Interval()],
+        rounds=1,
+        transform={"family": "smooth", "components": 2},
+        conditioner={"hidden": [4], "networks": [1, 1, 3]},
+    )
+    flow = config.build()
+    for coupling in flow.couplings:
+        assert isinstance(coupling.conditioner, SeparateConditioners)
+        # Weights, shapes, and shift, scale and offset of each component.
+        assert [part.layers[-1].out_features for part in coupling.conditioner.parts] == [2, 2, 6]
+    one = default_config([kf.Circle(), kf.Interval()], conditioner={"networks": [1]}).build()
+    assert all(isinstance(coupling.conditioner, kf.Conditioner) for coupling in one.couplings)
+
+
+@pytest.mark.parametrize("name", ["affine-3d", "networks-2d", "context-2d"])
+def test_what_is_rebuilt_from_json_is_the_same_flow(name: str) -> None:
+    flow = make(name)
+    assert flow.config is not None
+    again = FlowConfig.parse(json.loads(json.dumps(flow.config.plain()))).build().double()
+    again.load_state_dict(flow.state_dict())
+    x, c = points(flow, 20), context(flow, 20)
+    assert torch.equal(again.log_prob(x, c), flow.log_prob(x, c))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transform": {"affine": 1}}, r"transform\.affine: .*boolean, got 1"),
+        ({"transform": {"family": "rq", "affine": True}}, r"unknown key 'transform\.affine'"),
+        ({"conditioner": {"networks": [1, 0]}}, r"conditioner\.networks\.1: .*got 0"),
+        ({"conditioner": {"networks": 3}}, r"conditioner\.networks: .*tuple, got 3"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        default_config([kf.Line(), kf.Circle()], **options)
+
+
+def test_networks_that_do_not_divide_the_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match="must divide the 13 raw parameters of a map"):
+        kf.Flow.on(
+            [kf.Circle(-math.pi, math.pi)],
+            transform={"bins": 6},
+            conditioner={"networks": [1, 1, 3]},
+        )
