@@ -17,6 +17,9 @@ Options = dict[str, str | int | bool | Callable[..., Any]]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+VARIANTS = 64
+"""A function is compiled for at most so many combinations of shapes and arguments that need gradients."""
+
 
 class Compiled(Generic[P, R]):
     """A function compiled by ``torch.compile`` as a single graph.
@@ -32,6 +35,7 @@ class Compiled(Generic[P, R]):
         enabled: whether to compile at all.
         options: of Inductor.
         dynamic: None: once shapes change, compile for all sizes; False: for every shape anew.
+        failed: told the error if compilation fails, instead of a warning.
     """
 
     def __init__(
@@ -42,9 +46,10 @@ class Compiled(Generic[P, R]):
         enabled: bool = True,
         options: Options | None = None,
         dynamic: bool | None = False,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.function = function
-        self.task = task
+        self.failed = failed or (lambda error: warn_of_failure(error, task))
         self._called = False
         self._compiled: Callable[P, R] | None = None
         if enabled:
@@ -59,19 +64,27 @@ class Compiled(Generic[P, R]):
         if self._compiled is None:
             return self.function(*args, **kwargs)
         if self._called:
-            # Should this need compiling anew, for other shapes, numbers may fail to: then try again below.
+            # Should this need compiling anew, for other shapes, it may fail to: then try again below.
             with contextlib.suppress(Exception):
                 return self._compiled(*args, **kwargs)
         self._called = True
         try:
-            # Numbers that the function reads, as the ends of a domain, are constants and not inputs.
-            with torch._dynamo.config.patch(specialize_float=True):
+            # Numbers that the function reads, as the ends of a domain, are constants and not inputs. PyTorch
+            # itself stops after 8 variants; one that takes directional derivatives has a variant a shape.
+            with torch._dynamo.config.patch(specialize_float=True, recompile_limit=VARIANTS):
                 return self._compiled(*args, **kwargs)
         except Exception as error:
             # Dynamo, AOTAutograd and Inductor raise too many types to name. If the fault was not theirs,
             # the eager call raises it again, in plain words, and the next call may be compiled.
             result = self.function(*args, **kwargs)
             self._compiled = None
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            log.warning("torch.compile failed (%s); %s goes on eagerly, more slowly.", first_line, self.task)
+            self.failed(error)
             return result
+
+
+def warn_of_failure(error: Exception, task: str) -> None:
+    """Say that something could not be compiled, and what goes on more slowly."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    # The first line may only say which backend failed; the next one says why.
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    log.warning("torch.compile failed (%s); %s goes on eagerly, more slowly.", reason, task)

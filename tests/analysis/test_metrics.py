@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 from scipy import optimize, stats
 
 from knotflow.analysis.metrics import (
-    CUT_OFF,
     HEADROOM,
     PSEUDO_COUNT,
     capped,
@@ -22,6 +21,7 @@ from knotflow.analysis.metrics import (
     torus_distance,
     total_variation,
 )
+from knotflow.physics.energy import CUT_OFF
 
 angles = arrays(np.float64, st.tuples(st.integers(1, 40), st.just(2)), elements=st.floats(-math.pi, math.pi))
 

@@ -1,5 +1,6 @@
 """Layer by layer a flow has the same density, score, gradients and samples; compiled as well."""
 
+import functools
 import logging
 
 import pytest
@@ -179,29 +180,47 @@ def test_equal_transforms_share_their_pieces() -> None:
     assert set(layers._pieces) == selecting | mapping | backward
 
 
-@pytest.mark.slow
-def test_compiled(caplog: pytest.LogCaptureFixture) -> None:
-    torch.manual_seed(0)
-    spline = {"bins": 4, "order": 3, "phase": False}
-    flow = kf.Flow.on([ANGLE] * 3, rounds=1, transform=spline, conditioner={"hidden": [6]}).double()
+TRACED = {
+    "splines": ([ANGLE, HEIGHT], {"bins": 4, "order": 3, "affine": True}),
+    "rq": ([BOND], {"family": "rq", "bins": 3}),
+    "smooth": ([ANGLE], {"family": "smooth", "components": 2}),
+}
+
+
+def check_compiled(flow: kf.Flow, caplog: pytest.LogCaptureFixture) -> None:
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     layers = Layerwise()
     assert layers.compiled
-    for n in (16, 23):  # the second shape with what was compiled for the first
-        x, v = points(flow, n), tangents(points(flow, n))
-        with caplog.at_level(logging.WARNING, logger="knotflow"):
-            log_prob, derivative = layers.log_prob_and_derivative(flow, x, v)
-            score = layers.log_prob_and_score(flow, x)[1]
-        expected, expected_score = flow.log_prob_and_score(x)
-        torch.testing.assert_close(log_prob, expected, **CLOSE)
-        torch.testing.assert_close(score, expected_score.detach(), **CLOSE)
-        torch.testing.assert_close(derivative, (expected_score * v).sum(-1), **CLOSE)
-        torch.testing.assert_close(
-            gradients(flow, derivative.sum() - log_prob.sum()),
-            gradients(flow, (expected_score * v).sum() - expected.sum()),
-            rtol=1e-8,
-            atol=1e-8,
-        )
+    x = points(flow, 8)
+    v = tangents(x)
+    with caplog.at_level(logging.WARNING, logger="knotflow"):
+        log_prob, derivative = layers.log_prob_and_derivative(flow, x, v)
+        found = gradients(flow, derivative.sum() - log_prob.sum())
+        score = layers.log_prob_and_score(flow, x)[1]
     assert layers.compiled and "torch.compile failed" not in caplog.text
+    expected, expected_score = flow.log_prob_and_score(x)
+    torch.testing.assert_close(log_prob, expected, **CLOSE)
+    torch.testing.assert_close(score, expected_score.detach(), **CLOSE)
+    torch.testing.assert_close(derivative, (expected_score * v).sum(-1), **CLOSE)
+    wanted = gradients(flow, (expected_score * v).sum() - expected.sum())
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED)
+def test_traced(name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All of PyTorch's compilation but its last, slow step, which needs a C++ compiler."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    torch.manual_seed(0)
+    domains, transform = TRACED[name]
+    flow = kf.Flow.on(domains, rounds=1, transform=transform, conditioner={"hidden": [6]}).double()
+    check_compiled(flow, caplog)
+
+
+@pytest.mark.slow
+def test_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    flow = kf.Flow.on([HEIGHT], rounds=1, transform={"bins": 3, "order": 3}).double()
+    check_compiled(flow, caplog)

@@ -45,8 +45,14 @@ def test_blocks_cover_all_steps() -> None:
     data = FlowData(_numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=2)
     assert data.blocks_left == 1 and len(data.train_dataloader()) == 3
     assert data.val_dataloader() == []
-    pieces = FlowData(_numbers(20), _numbers(9), batch_size=4, steps=1, block=1, seed=0).val_dataloader()
-    assert [len(piece.x) for piece in pieces] == [4, 4, 1] and len(pieces) == 3
+
+
+@pytest.mark.parametrize(("batch_size", "sizes"), [(4, [1000, 1000, 300]), (1200, [1200, 1100])])
+def test_validation_data_come_in_order_in_large_pieces(batch_size: int, sizes: list[int]) -> None:
+    data = FlowData(_numbers(1200), _numbers(2300), batch_size=batch_size, steps=1, block=1, seed=0)
+    pieces = data.val_dataloader()
+    assert [len(piece.x) for piece in pieces] == sizes and len(pieces) == len(sizes)
+    assert torch.equal(torch.cat([piece.x for piece in pieces]), _numbers(2300).x)
 
 
 def test_unusable_data_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Whole trainings: they learn, survive being killed, and refuse what cannot work."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -71,6 +72,29 @@ def test_a_killed_run_ends_with_the_same_weights(
     torch.set_num_threads(threads)
     assert all(map(torch.equal, _weights(resumed), _weights(reference[1])))
     assert read_log(tmp_path / "log.csv") == read_log(reference[0] / "log.csv")
+
+
+def test_ctrl_c_is_an_interrupt_and_can_be_pressed_again(
+    reference: tuple[Path, kf.Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, handler = FlowModule.training_step, signal.getsignal(signal.SIGINT)
+
+    def pressed(self: FlowModule, batch: Batch, batch_idx: int) -> None:
+        original(self, batch, batch_idx)
+        if self.step == 33:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FlowModule, "training_step", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(tmp_path)
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert not (tmp_path / "model.safetensors").exists()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    resumed = runs.run(tmp_path, seed=99)
+    torch.set_num_threads(threads)
+    assert all(map(torch.equal, _weights(resumed), _weights(reference[1])))
 
 
 def test_a_finished_run_is_loaded(reference: tuple[Path, kf.Flow], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
-"""Terms of the loss, their mixtures, and the compiled graph."""
+"""Terms of the loss, their mixtures, and the same by compiled pieces."""
 
+import functools
 import logging
 import math
 
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 
 import knotflow as kf
+from knotflow.flows.layerwise import Layerwise
 from knotflow.training import NLL, Batch, CompiledLoss, ForceMatching, Mix, ReverseKL, Term
 from knotflow.training.objectives import View
-from tests.flows.registry import make, points
+from tests.flows.registry import context, make, points
 
 
 def _batch(flow: kf.Flow, n: int = 32) -> Batch:
@@ -104,46 +106,141 @@ def test_wrong_mixtures_are_refused() -> None:
         Mix(fm=(1.0, ForceMatching()))(flow, Batch(points(flow, 4)))
 
 
+# --- the same loss, transform by transform ----------------------------------------------------------------
+
+
+def _energy(x: Tensor) -> Tensor:
+    return x.square().sum(-1) + x[..., 0].cos()
+
+
+def _tilted(x: Tensor, error: Tensor) -> Tensor:
+    """A metric: linear in the error, more numbers than coordinates, another one at every point."""
+    return torch.cat([error * (2 + torch.sin(x)), error.sum(-1, keepdim=True)], -1)
+
+
+class _Both(Term):
+    """A term that mixes log-densities and scores."""
+
+    needs_log_prob = True
+    needs_score = True
+
+    def __call__(self, view: View) -> Tensor:
+        assert view.log_prob is not None and view.score is not None
+        return (view.score.square().sum(-1) * torch.sigmoid(view.log_prob)).mean()
+
+
+MIXES = {
+    "likelihood": lambda: Mix(nll=(0.7, NLL())),
+    "forces": lambda: Mix(fm=(0.3, ForceMatching())),
+    "forces, metric": lambda: Mix(fm=(0.3, ForceMatching(_tilted))),
+    "likelihood and forces": lambda: Mix(nll=(0.9, NLL()), fm=(0.1, ForceMatching(_tilted))),
+    "energies": lambda: Mix(kl=(0.5, ReverseKL(_energy, 20))),
+    "all": lambda: Mix(nll=(0.9, NLL()), fm=(0.1, ForceMatching()), kl=(0.5, ReverseKL(_energy, 20))),
+    "both in a term": lambda: Mix(nll=(0.9, NLL()), mine=(0.4, _Both()), fm=(0.1, ForceMatching())),
+    "two of the score": lambda: Mix(fm=(0.1, ForceMatching()), tilted=(0.2, ForceMatching(_tilted))),
+}
+
+
+def _by_layers(mix: Mix) -> CompiledLoss:
+    """As compiled, but every piece is run eagerly, which is quicker for one call."""
+    loss = CompiledLoss(mix)
+    loss._layers = Layerwise(enabled=False)
+    return loss
+
+
+def _evaluate(
+    loss: CompiledLoss | Mix, flow: kf.Flow, batch: Batch
+) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+    """The loss, its terms and its gradient, with the same random numbers at every call."""
+    flow.zero_grad()
+    torch.manual_seed(7)
+    total, values = loss(flow, batch)
+    total.backward()
+    return total.detach(), values, [p.grad.clone() for p in flow.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", ["mixed-5d", "rq-2d", "networks-2d", "affine-3d", "context-2d"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_value_and_gradient_are_those_of_the_mixture(name: str, mix: str) -> None:
+    flow = make(name)
+    batch = _batch(flow, 16)._replace(context=context(flow, 16))
+    made = MIXES[mix]()
+    found, expected = (_evaluate(loss, flow, batch) for loss in (_by_layers(made), made))
+    assert list(found[1]) == list(made.terms) and not any(v.requires_grad for v in found[1].values())
+    scale = max(1.0, *(float(part.abs().max()) for part in expected[2]))
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10 * scale)
+
+
+def test_without_compilation_the_mixture_itself_is_called() -> None:
+    flow = make("mixed-5d")
+    mix, batch = MIXES["all"](), _batch(flow)
+    loss = CompiledLoss(mix, enabled=False)
+    assert not loss.compiled
+    assert torch.equal(_evaluate(loss, flow, batch)[0], _evaluate(mix, flow, batch)[0])
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+def test_values_are_those_of_terms_of_the_data(mix: str, enabled: bool) -> None:
+    flow = make("mixed-5d")
+    made, batch = MIXES[mix](), _batch(flow, 16)
+    loss = _by_layers(made) if enabled else CompiledLoss(made, enabled=False)
+    found, (_, expected) = loss.values(flow, batch), made(flow, batch)
+    assert set(found) == set(made.terms) - {"kl"}, "samples are no matter of validation data"
+    assert not any(value.requires_grad for value in found.values())
+    torch.testing.assert_close(found, {name: expected[name] for name in found}, rtol=1e-9, atol=1e-10)
+
+
+def test_the_value_keeps_its_digits_where_scores_are_large() -> None:
+    """It is not the small difference of directional derivatives."""
+    flow = make("interval-1d").float()
+    x = points(flow, 64).float()
+    batch = Batch(x, force=flow.score(x).detach() + 1e-3)
+    total, values = _by_layers(Mix(fm=(1.0, ForceMatching())))(flow, batch)
+    torch.testing.assert_close(total.detach(), values["fm"], rtol=1e-6, atol=0.0)
+
+
 @pytest.mark.slow
-def test_compiled_and_eager_losses_and_gradients_agree() -> None:
+def test_compiled_and_eager_losses_and_gradients_agree(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
-    domains = [kf.Circle(-math.pi, math.pi), kf.Interval(0.05, 0.3), kf.Line(-2.0, 2.0)]
-    flow = kf.Flow.on(domains, rounds=1, transform={"bins": 5}, conditioner={"hidden": [8]}).double()
+    flow = kf.Flow.on([kf.Interval(-1.0, 2.0)], rounds=1, transform={"bins": 2, "order": 3}).double()
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
-    batch = _batch(flow, 16)
-    mix = Mix(nll=(0.9, NLL()), fm=(0.1, ForceMatching()))
-
-    def evaluate(loss: CompiledLoss | Mix) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
-        flow.zero_grad()
-        total, values = loss(flow, batch)
-        total.backward()
-        return total.detach(), values, [p.grad.clone() for p in flow.parameters() if p.grad is not None]
-
+    batch, mix = _batch(flow, 16), MIXES["likelihood and forces"]()
     compiled = CompiledLoss(mix)
-    found, expected = evaluate(compiled), evaluate(mix)
-    assert compiled.compiled, "the loss did not compile as one graph"
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-7)
-
-
-def test_what_cannot_be_compiled_runs_eagerly_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    flow = make("interval-1d")
-
-    @torch.compiler.disable
-    def energy(x: Tensor) -> Tensor:
-        return x[..., 0].square()
-
-    loss = CompiledLoss(Mix(kl=(1.0, ReverseKL(energy, 4))))
     with caplog.at_level(logging.WARNING, logger="knotflow"):
-        total, _ = loss(flow, Batch(points(flow, 4)))
-        loss(flow, Batch(points(flow, 4)))
-    assert total.isfinite() and not loss.compiled
-    assert len(caplog.records) == 1 and "goes on eagerly" in caplog.text
+        found = _evaluate(compiled, flow, batch)
+    assert compiled.compiled and "torch.compile failed" not in caplog.text
+    torch.testing.assert_close(found, _evaluate(mix, flow, batch), atol=1e-9, rtol=1e-7)
+
+
+def test_what_cannot_be_compiled_runs_eagerly_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where there is no C++ compiler: every piece fails, the loss is right, and one warning is enough."""
+
+    def no_compiler(graph: object, inputs: object) -> None:
+        raise OSError("no C++ compiler was found")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=no_compiler))
+    flow = kf.Flow.on([kf.Interval()], rounds=1, transform={"bins": 2, "order": 3}).double()
+    batch = _batch(flow, 8)
+    mix = Mix(nll=(1.0, NLL()), fm=(1.0, ForceMatching()))
+    loss = CompiledLoss(mix)
+    assert loss.compiled
+    with caplog.at_level(logging.WARNING, logger="knotflow"):
+        found = [_evaluate(loss, flow, batch) for _ in range(2)]
+    assert not loss.compiled
+    said = [record.getMessage() for record in caplog.records if record.name == "knotflow"]
+    assert len(said) == 1 and "no C++ compiler" in said[0] and "training goes on eagerly" in said[0]
+    expected = _evaluate(mix, flow, batch)
+    for one in found:
+        torch.testing.assert_close(one, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_a_mistake_is_not_hidden_by_the_fallback() -> None:
     flow = make("circle-2d")
-    loss = CompiledLoss(Mix(fm=(1.0, ForceMatching())))
+    loss = _by_layers(Mix(fm=(1.0, ForceMatching())))
     with pytest.raises(ValueError, match="force matching needs forces"):
         loss(flow, Batch(points(flow, 4)))

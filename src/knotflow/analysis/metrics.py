@@ -10,9 +10,11 @@ import math
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from knotflow.extras import optional
+from knotflow.physics.energy import cut
 
 Floats = NDArray[np.float64]
 
@@ -20,19 +22,14 @@ BINS: Final = 64
 """Of each torsion in a histogram."""
 PSEUDO_COUNT: Final = 0.01
 """Frames that each bin of a histogram gets beside its own, so that no logarithm is infinite."""
-CUT_OFF: Final = 1e3
-"""In kT: reduced energies above it enter the paper's divergence by their logarithm."""
 HEADROOM: Final = 100.0
 """In kT: energies of samples are cut so far above the largest of the data before they are compared."""
 
 
-def cut_energy(u: Floats, cut_off: float = CUT_OFF) -> Floats:
-    r"""$u' = c + \log(1 + u - c)$ above the cut-off $c$, $u$ below: continuous, with a continuous slope.
-
-    Atoms on top of each other then do not spoil an average: so it is done for the KLD in Table 1 of Hong and
-    Chun (AAAI 2023).
-    """
-    return np.where(u > cut_off, cut_off + np.log1p(np.maximum(u - cut_off, 0)), u)
+def cut_energy(u: Floats) -> Floats:
+    """Energies of samples as `knotflow.physics.energy.cut` gives them."""
+    found: Floats = cut(torch.from_numpy(u)).numpy()
+    return found
 
 
 def force_error(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:

@@ -106,7 +106,15 @@ def train(
             "compile": not eager,
         }
     )
-    train_generator(data, out, choice, energy=_energy)
+    try:
+        train_generator(data, out, choice, energy=_energy)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"\nStopped; the same command goes on from the last checkpoint in {out}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
     Console().print(
         f"{out / 'model.safetensors'} is ready: `knotflow evaluate {out} {data}`, "
         f"`knotflow sample {out} -n 1000 --out samples.h5`.",

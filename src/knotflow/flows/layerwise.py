@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knotflow.compiled import Compiled
+from knotflow.compiled import Compiled, warn_of_failure
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.flow import Flow
 from knotflow.transforms import Chain, Transform
@@ -33,12 +33,13 @@ class Layerwise:
 
     Args:
         enabled: whether to compile; without, everything runs eagerly.
-        task: what goes on more slowly if compilation fails, for the message.
+        task: what goes on more slowly if compilation fails, for the message, which comes once.
     """
 
     def __init__(self, *, enabled: bool = True, task: str = "training") -> None:
         self.enabled, self.task = enabled, task
         self._pieces: dict[tuple[str, str], Compiled[..., Any]] = {}
+        self._warned = False
 
     @property
     def compiled(self) -> bool:
@@ -146,8 +147,15 @@ class Layerwise:
         key = (kind, repr(f))
         if key not in self._pieces:
             piece = _with_own_code(_PIECES[kind](f), len(self._pieces))
-            self._pieces[key] = Compiled(piece, task=self.task, enabled=self.enabled, dynamic=True)
+            self._pieces[key] = Compiled(
+                piece, task=self.task, enabled=self.enabled, dynamic=True, failed=self._failed
+            )
         return self._pieces[key]
+
+    def _failed(self, error: Exception) -> None:
+        if not self._warned:
+            warn_of_failure(error, self.task)
+        self._warned = True
 
 
 def _with_derivative(

@@ -6,11 +6,24 @@ Two kinds: of coordinates that have domains (`Energy`), and of the positions of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from knotflow.transforms import Domain
+
+CUT_OFF: Final = 1e3
+"""In kT: above it energies may be cut."""
+
+
+def cut(u: Tensor, cut_off: float = CUT_OFF) -> Tensor:
+    r"""$u' = c + \log(1 + u - c)$ above the cut-off $c$, $u$ below: continuous, with a continuous slope.
+
+    Atoms on top of each other then do not spoil an average: so it is done for the KLD in Table 1 of Hong and
+    Chun (AAAI 2023).
+    """
+    return torch.where(u > cut_off, cut_off + torch.log1p((u - cut_off).clamp(min=0)), u)
 
 
 class Energy(ABC):

@@ -41,14 +41,14 @@ class CompiledLoss:
         parts: list[Tensor] = []
         log_prob = None
         if of_score:
-            _, score = layers.log_prob_and_score(flow, x, context)
-            score.requires_grad_()
-            view = View(flow, batch, None, score, flow.inverse)
+            known, score = layers.log_prob_and_score(flow, x, context)
+            view = View(flow, batch, known.requires_grad_(), score.requires_grad_(), flow.inverse)
             total = _weighted(of_score, view, values)
-            (direction,) = torch.autograd.grad(total, score)
+            weight, direction = torch.autograd.grad(total, (known, score), allow_unused=True)
             log_prob, derivative = layers.log_prob_and_derivative(flow, x, direction, context)
+            slope = derivative.sum() if weight is None else derivative.sum() + (weight * log_prob).sum()
             # The value is that of the terms, the gradient that of the derivative.
-            parts.append(total.detach() + derivative.sum() - derivative.sum().detach())
+            parts.append(total.detach() + (slope - slope.detach()))
         elif self.mix.needs_log_prob:
             log_prob = layers.log_prob(flow, x, context)
         if others:
@@ -59,11 +59,18 @@ class CompiledLoss:
     @torch.no_grad()
     def values(self, flow: Flow, batch: Batch) -> dict[str, Tensor]:
         """The terms that depend on data, without derivatives."""
-        of_score, others = self._split()
+        terms = {
+            name: term
+            for name, term in self.mix.terms.items()
+            if term[1].needs_log_prob or term[1].needs_score
+        }
         values: dict[str, Tensor] = {}
-        log_prob, score = self._layers.log_prob_and_score(flow, batch.x, batch.context)
-        view = View(flow, batch, log_prob, score, flow.inverse)
-        _weighted({name: t for name, t in {**of_score, **others}.items() if _of_data(t[1])}, view, values)
+        log_prob = score = None
+        if self.mix.needs_score:
+            log_prob, score = self._layers.log_prob_and_score(flow, batch.x, batch.context)
+        elif terms:
+            log_prob = self._layers.log_prob(flow, batch.x, batch.context)
+        _weighted(terms, View(flow, batch, log_prob, score, flow.inverse), values)
         return values
 
     def _split(self) -> tuple[dict[str, tuple[float, Term]], dict[str, tuple[float, Term]]]:
@@ -71,10 +78,6 @@ class CompiledLoss:
         terms = self.mix.terms
         of_score = {name: term for name, term in terms.items() if term[1].needs_score}
         return of_score, {name: term for name, term in terms.items() if name not in of_score}
-
-
-def _of_data(term: Term) -> bool:
-    return term.needs_log_prob or term.needs_score
 
 
 def _weighted(terms: dict[str, tuple[float, Term]], view: View, values: dict[str, Tensor]) -> Tensor:

@@ -22,6 +22,7 @@ from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.physics import MolecularEnergy, trajectory
 from knotflow.physics.coordinates import internal_coordinates
+from knotflow.physics.energy import cut
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.run import fit
@@ -30,6 +31,10 @@ BLOCKS = 10
 """One part in so many is held back for validation."""
 MONITORED = 1000
 """Samples of which the effective sample size is shown in training."""
+
+
+Rows = Annotated[tuple[int, int], Field(strict=False)]
+"""First row, and the row after the last."""
 
 
 class MoleculeTraining(Config):
@@ -63,8 +68,8 @@ class Split(Config):
     file: str
     frames: int
     kind: Literal["replica", "time"]
-    validation: Annotated[tuple[tuple[int, int], ...], Field(strict=False)]
-    """Pairs of first row and row after the last."""
+    validation: Annotated[tuple[Rows, ...], Field(strict=False)]
+    """Stretches of rows."""
 
     @classmethod
     def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
@@ -201,9 +206,10 @@ def standardised_metric(score: Tensor) -> Metric:
     """Errors of scores in units of the root mean square score of each coordinate.
 
     For a normal coordinate of deviation σ the score has the root mean square 1/σ: its error is taken in the
-    coordinate that has deviation one.
+    coordinate that has deviation one. A torsion that turns freely has no score, but no larger deviation than
+    π/√3.
     """
-    scale = 1 / score.square().mean(0).sqrt().clamp(min=1e-12)
+    scale = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
         return error * scale.to(error)
@@ -269,11 +275,14 @@ def train_generator(
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
-    """The energy whose density in internal coordinates is the Boltzmann density: u(x(q)) - L(q)."""
+    """The energy whose density in internal coordinates is the Boltzmann density: u(x(q)) - L(q).
+
+    Energies are cut above 1,000 kT: samples with clashes must not outweigh all others.
+    """
 
     def reduced(q: Tensor) -> Tensor:
         x, ladj = coordinates.inverse(q)
-        return energy.energy(x) - ladj
+        return cut(energy.energy(x)) - ladj
 
     return reduced
 

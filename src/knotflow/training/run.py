@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import logging
+import signal
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def fit(
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]
         if progress:
             callbacks.append(ProgressLine(title))
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
@@ -154,6 +155,19 @@ class _SaveBlocks(pl.Callback):
             blocks = trainer.datamodule.done + trainer.current_epoch + 1  # type: ignore[attr-defined]
             checkpoint = {"blocks": blocks, "seconds": pl_module.seconds, "state": pl_module.state()}
             write_checkpoint(self.path, checkpoint)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as elsewhere: Lightning would end the program, and ignore it ever after."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, handler)
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _trainer(
