@@ -86,7 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"transform": {"bins": 0}}, r"transform\.bins: .*greater than or equal to 1, got 0"),
     ({"transform": {"bins": "many"}}, r"transform\.bins: .*valid integer, got 'many'"),
     ({"transform": {"bins": 8.5}}, r"transform\.bins: .*integer, got 8\.5"),
-    ({"transform": {"bin": 8}}, r"unknown key 'transform\.bin'; allowed here: bins, family, order,"),
+    ({"transform": {"bin": 8}}, r"unknown key 'transform\.bin'; allowed here: affine, bins, family, order,"),
     ({"transform": {"family": "rq", "order": 4}}, r"unknown key 'transform\.order'; allowed here: bins, fam"),
     ({"transform": {"family": "spline"}}, r"transform: .*'bspline', 'rq', 'smooth'"),
     ({"transform": {"order": 2}}, r"transform\.order: .*greater than or equal to 3"),

@@ -560,6 +560,24 @@ def test_the_reverse_divergence_uses_the_force_field(data: Path, tmp_path: Path)
     assert model.log_prob(torch.from_numpy(trajectory.read(data).positions)).isfinite().all()
 
 
+def test_the_energy_of_coordinates() -> None:
+    """That of the atoms less the volume; beyond 1,000 kT it grows as a logarithm only."""
+    coordinates, kT = internal_coordinates(chain()), chain().kT
+    q = torch.tensor(
+        [[0.15, 0.16, 0.14, 2.0, 1.9, 0.3], [0.9, 0.15, 0.15, 2.0, 2.0, 0.0]], dtype=torch.float64
+    )
+    springs = (20_000 * (q[:, :3] - 0.15).square().sum(1) + 60 * (q[:, 3:5] - 2).square().sum(1)) / (2 * kT)
+    assert springs[0] < 1000 < springs[1]
+    springs[1] = 1000 + torch.log1p(springs[1] - 1000)
+    volume = 2 * q[:, :3].log().sum(1) + q[:, 3:5].sin().log().sum(1)
+    q.requires_grad_()
+    for energy in (TorchForceField(chain(), compiled=False), energy_of(chain())):
+        found = molecules._reduced(energy, coordinates)(q)
+        torch.testing.assert_close(found.detach(), springs - volume, rtol=1e-5, atol=1e-4)
+        (gradient,) = torch.autograd.grad(found.sum(), q)
+        assert gradient.isfinite().all() and gradient[1].abs().max() < 20
+
+
 def test_stiff_torsions_are_unwound(tmp_path: Path) -> None:
     """Across the seam of ±π, in training data and in the data that are judged by."""
     system = molecule("G")
