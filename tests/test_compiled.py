@@ -171,9 +171,10 @@ def test_too_many_variants_end_the_compilation(
 ) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr(compiled, "VARIANTS", 2)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     f = Compiled(lambda *both: along(*both), task="training", dynamic=True)
-    with caplog.at_level(logging.WARNING, logger="knotflow"):
+    # Not by monkeypatch: PyTorch's configuration loses an attribute that is set back from outside.
+    limit = torch._dynamo.config.patch(recompile_limit=2)
+    with limit, caplog.at_level(logging.WARNING, logger="knotflow"):
         for n in range(20, 26):
             x, tangent = torch.rand(n), torch.rand(n)
             torch.testing.assert_close(f(x, tangent), along(x, tangent))
