@@ -11,6 +11,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -44,28 +45,14 @@ def run_speed(options: argparse.Namespace, console: Console) -> None:
     publish("speed", tables, records, facts, options.out, console)
 
 
-def run_flow(options: argparse.Namespace, console: Console) -> None:
-    settings = flow.Settings.quick() if options.quick else flow.Settings()
+def run_compilable(name: str, options: argparse.Namespace, console: Console) -> None:
+    """A benchmark that compiles if it is not quick, or if that is asked for."""
+    module: Any = {"flow": flow, "generator": generator, "molecules": molecules}[name]
+    settings = module.Settings.quick() if options.quick else module.Settings()
     facts = environment()
     compiled = settings.compiled or options.compiled
-    tables, records = flow.run(replace(settings, compiled=compiled), console)
-    publish("flow", tables, records, facts, options.out, console)
-
-
-def run_generator(options: argparse.Namespace, console: Console) -> None:
-    settings = generator.Settings.quick() if options.quick else generator.Settings()
-    facts = environment()
-    compiled = settings.compiled or options.compiled
-    tables, records = generator.run(replace(settings, compiled=compiled), console)
-    publish("generator", tables, records, facts, options.out, console)
-
-
-def run_molecules(options: argparse.Namespace, console: Console) -> None:
-    settings = molecules.Settings.quick() if options.quick else molecules.Settings()
-    facts = environment()
-    compiled = settings.compiled or options.compiled
-    tables, records = molecules.run(replace(settings, compiled=compiled), console)
-    publish("molecules", tables, records, facts, options.out, console)
+    tables, records = module.run(replace(settings, compiled=compiled), console)
+    publish(name, tables, records, facts, options.out, console)
 
 
 def run_adversarial(options: argparse.Namespace, console: Console) -> bool:
@@ -86,12 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
         kept = run_adversarial(options, console)
     if options.what in ("speed", "all"):
         run_speed(options, console)
-    if options.what in ("flow", "all"):
-        run_flow(options, console)
-    if options.what in ("generator", "all"):
-        run_generator(options, console)
-    if options.what in ("molecules", "all"):
-        run_molecules(options, console)
+    for name in ("flow", "generator", "molecules"):
+        if options.what in (name, "all"):
+            run_compilable(name, options, console)
     if not kept:
         console.print("[bold red]knotflow broke a promise, see BROKEN above[/]")
     return 0 if kept else 1

@@ -61,8 +61,29 @@ def largest_jump(
     cell = excess.topk(min(CANDIDATES, excess.shape[1]), dim=1).indices.flatten()
     line = torch.arange(len(x), device=x.device).repeat_interleave(len(cell) // len(x))
     trend, first = trend[line, cell], step[line, cell + 1]
-    left, right = x[line, cell + 1], x[line, cell + 2]
-    f_left, f_right = f[line, cell + 1], f[line, cell + 2]
+    cells = (x[line, cell + 1], x[line, cell + 2]), (f[line, cell + 1], f[line, cell + 2])
+    size, worst = remaining_jumps(force, *cells, trend, depth).max(0)
+    typical = f.square().sum(-1).mean().sqrt()
+    return Jump(size.item(), first[worst].norm().item(), typical.item())
+
+
+def remaining_jumps(
+    force: Callable[[Tensor], Tensor],
+    ends: tuple[Tensor, Tensor],
+    forces: tuple[Tensor, Tensor],
+    trend: Tensor,
+    depth: int,
+) -> Tensor:
+    """By how much a force still changes over cells halved again and again, always where it jumps: (cells,).
+
+    Args:
+        force: maps points (cells, d) to forces (cells, d).
+        ends: both ends of each cell, (cells, d).
+        forces: there.
+        trend: change of a smooth force over each cell, (cells, d).
+        depth: number of halvings.
+    """
+    (left, right), (f_left, f_right) = ends, forces
     for _ in range(depth):
         middle = (left + right) / 2
         f_middle = force(middle)
@@ -71,6 +92,5 @@ def largest_jump(
         into_left = into_left[:, None]
         left, f_left = torch.where(into_left, left, middle), torch.where(into_left, f_left, f_middle)
         right, f_right = torch.where(into_left, middle, right), torch.where(into_left, f_middle, f_right)
-    size, worst = (f_right - f_left).norm(dim=-1).max(0)
-    typical = f.square().sum(-1).mean().sqrt()
-    return Jump(size.item(), first[worst].norm().item(), typical.item())
+    left_over: Tensor = (f_right - f_left).norm(dim=-1)
+    return left_over

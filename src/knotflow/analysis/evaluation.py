@@ -90,7 +90,7 @@ def evaluate(
         OSError: if the file is missing or damaged.
     """
     check_count("samples", samples, 1)
-    _import_packages()
+    import_packages()
     report, clock = progress or (lambda doing, done, total: None), Clock()
     info = trajectory.open_info(data)
     check_same_molecule(MolecularSystem.parse(generator.molecule), info.system)
@@ -133,7 +133,7 @@ def evaluate(
     return Evaluation(about, overall, residues, clock.seconds)
 
 
-def _import_packages() -> None:
+def import_packages() -> None:
     """Say at once, not after minutes, if a package is missing."""
     import_pymbar()
     for package, module in (("POT", "ot"), ("arviz-stats", "arviz_stats.base")):

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from knotflow.analysis.continuity import remaining_jumps
 from knotflow.physics import Energy
 from knotflow.transforms import Circle, Domain, Interval
 from knotflow.transforms.base import check_count
@@ -168,17 +169,8 @@ def force_jump(
     cell = cell[line, chosen]
 
     trend = trend[line, cell]
-    left, right = x[line, cell + 1], x[line, cell + 2]
-    f_left, f_right = force[line, cell + 1], force[line, cell + 2]
-    for _ in range(depth):
-        middle = (left + right) / 2
-        f_middle = score(middle)
-        trend = trend / 2
-        into_left = (f_middle - f_left - trend).norm(dim=-1) > (f_right - f_middle - trend).norm(dim=-1)
-        into_left = into_left[:, None]
-        left, f_left = torch.where(into_left, left, middle), torch.where(into_left, f_left, f_middle)
-        right, f_right = torch.where(into_left, middle, right), torch.where(into_left, f_middle, f_right)
-    return float((f_right - f_left).norm(dim=-1).max())
+    cells = (x[line, cell + 1], x[line, cell + 2]), (force[line, cell + 1], force[line, cell + 2])
+    return float(remaining_jumps(score, *cells, trend, depth).max())
 
 
 def _plane(energy: Energy) -> tuple[Domain, Domain]:

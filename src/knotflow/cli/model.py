@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,6 +12,15 @@ import typer
 
 if TYPE_CHECKING:
     from knotflow.physics import MolecularEnergy, MolecularSystem
+
+
+class TransformName(StrEnum):
+    """A family of transforms."""
+
+    bspline = "bspline"
+    rq = "rq"
+    smooth = "smooth"
+
 
 MANY: Final = 500_000
 """Structures from which on the torch force field is worth the most of a minute that it takes to compile."""

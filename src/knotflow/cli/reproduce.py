@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from knotflow.cli.model import TransformName
+
 app = typer.Typer(help="Reproduce figures and tables of the paper.", no_args_is_help=True)
 
 
@@ -46,14 +48,6 @@ class RowName(StrEnum):
     bspline_fm = "bspline+fm"
 
 
-class Model(StrEnum):
-    """Transforms that the toy example compares."""
-
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
-
-
 class DomainName(StrEnum):
     """Domains of the toy example."""
 
@@ -85,7 +79,9 @@ def toy2d(
         Preset,
         typer.Option(help="paper: four couplings for each transform; best: our own flow, as one more row."),
     ] = Preset.paper,
-    model: Annotated[list[Model] | None, typer.Option(help="Only this transform; may be repeated.")] = None,
+    model: Annotated[
+        list[TransformName] | None, typer.Option(help="Only this transform; may be repeated.")
+    ] = None,
     domain: Annotated[
         list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
     ] = None,
@@ -112,7 +108,7 @@ def toy2d(
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
     report.check_tools()
     folder = out or Path("runs") / f"toy2d-{scale.value}"
-    models = ["best"] if preset is Preset.best else [m.value for m in model or list(Model)]
+    models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
     console = Console()
     for where in domain or list(DomainName):
         for which in models:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from knotflow.cli.model import TransformName
+
 if TYPE_CHECKING:
     from knotflow.physics import MolecularEnergy, MolecularSystem
 
@@ -19,14 +21,6 @@ class PresetName(StrEnum):
     best = "best"
     quick = "quick"
     paper = "paper"
-
-
-class TransformName(StrEnum):
-    """A family of transforms."""
-
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
 
 
 class ZMatrixName(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from knotflow.analysis import evaluate
-from knotflow.analysis.evaluation import _import_packages
+from knotflow.analysis.evaluation import import_packages
 from knotflow.errors import TrainingError
 from knotflow.files import write_atomically
 from knotflow.flows.io import notes
@@ -164,7 +164,7 @@ def run(
         ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
         OSError: if the data are missing or damaged.
     """
-    _import_packages()
+    import_packages()
     check_data(data, scale)
     _check_folder(folder, data, scale)
     for number, task in enumerate(todo, 1):

@@ -104,13 +104,13 @@ class Coupling(nn.Module):
 
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
         """Raw parameters (..., n_parameters) of the map of each transformed coordinate."""
-        outputs = self.conditioner(x.index_select(-1, self._read), context)
+        outputs = self.conditioner(self.gather_read(x), context)
         parts = self.outputs
         return [outputs[..., parts[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Raw parameters (..., members, n_parameters) of each group of equal transforms."""
-        outputs = self.conditioner(x.index_select(-1, self._read), context)
+        outputs = self.conditioner(self.gather_read(x), context)
         if outputs.shape[-1] != sum(self._sizes):
             raise ValueError(
                 f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
@@ -120,9 +120,8 @@ class Coupling(nn.Module):
 
     def _map(self, x: Tensor, context: Tensor | None, *, forward: bool) -> tuple[Tensor, Tensor]:
         images, log_slopes = [], []
-        for number, ((f, _), raw) in enumerate(zip(self._groups, self._blocks(x, context), strict=True)):
-            points = x.index_select(-1, self.get_buffer(f"_group{number}"))
-            image, log_slope = (f.forward if forward else f.inverse)(points, raw)
+        for (f, index), raw in zip(self.groups, self._blocks(x, context), strict=True):
+            image, log_slope = (f.forward if forward else f.inverse)(x.index_select(-1, index), raw)
             images.append(image)
             log_slopes.append(log_slope)
         # The vector is put together anew: writing in place is more than autograd and vmap can follow.

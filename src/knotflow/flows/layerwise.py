@@ -51,13 +51,7 @@ class Layerwise:
         z = flow.enter(x)
         ladj = z.new_full((), flow.log_scale)
         for coupling in flow.couplings:
-            outputs = coupling.conditioner(coupling.gather_read(z), context)
-            images = []
-            for (f, index), raw in zip(coupling.groups, coupling.blocks(outputs), strict=True):
-                image, log_slope = self._forward(f, z.index_select(-1, index), raw)
-                images.append(image)
-                ladj = ladj + log_slope.sum(-1)
-            z = _replaced(z, coupling, images)
+            z, ladj = _through(coupling, self._forward, z, ladj, context)
         return flow.base_log_prob(z) + ladj
 
     def log_prob_and_score(
@@ -97,13 +91,7 @@ class Layerwise:
         """Carry base points (n, d) to data; returns them and log |det|, differentiable once."""
         ladj = z.new_full((), -flow.log_scale).expand(len(z))
         for coupling in reversed(flow.couplings):
-            outputs = coupling.conditioner(coupling.gather_read(z), context)
-            images = []
-            for (f, index), raw in zip(coupling.groups, coupling.blocks(outputs), strict=True):
-                image, log_slope = self._inverse(f, z.index_select(-1, index), raw)
-                images.append(image)
-                ladj = ladj + log_slope.sum(-1)
-            z = _replaced(z, coupling, images)
+            z, ladj = _through(coupling, self._inverse, z, ladj, context)
         return flow.leave(z), ladj
 
     def _inverse(self, f: Transform, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,6 +161,23 @@ def _with_derivative(
 def _selects(f: Transform) -> bool:
     """Whether a family chooses among its raw parameters."""
     return type(f).select is not Transform.select
+
+
+def _through(
+    coupling: Coupling,
+    function: Callable[[Transform, Tensor, Tensor], tuple[Tensor, Tensor]],
+    z: Tensor,
+    ladj: Tensor,
+    context: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Points after a coupling whose transforms a function applies, and all log-slopes so far, summed."""
+    outputs = coupling.conditioner(coupling.gather_read(z), context)
+    images = []
+    for (f, index), raw in zip(coupling.groups, coupling.blocks(outputs), strict=True):
+        image, log_slope = function(f, z.index_select(-1, index), raw)
+        images.append(image)
+        ladj = ladj + log_slope.sum(-1)
+    return _replaced(z, coupling, images), ladj
 
 
 def _replaced(z: Tensor, coupling: Coupling, images: list[Tensor]) -> Tensor:

@@ -29,6 +29,8 @@ from knotflow.training.run import fit
 
 BLOCKS = 10
 """One part in so many is held back for validation."""
+FORCE_SHARE = 0.1
+"""Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
 MONITORED = 1000
 """Samples of which the effective sample size is shown in training."""
 
@@ -185,10 +187,6 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         seed=choice.seed,
         compile=choice.compile,
     )
-
-
-FORCE_SHARE = 0.1
-"""Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
 
 
 def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
