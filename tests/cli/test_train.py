@@ -45,6 +45,7 @@ def test_help_teaches(run_here) -> None:
         "<bonds|paper>",
         "the flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--eager",
+        "--own-samples --no-own",
         "effective sample size",
     ):
         assert text in said, text
@@ -71,8 +72,10 @@ def test_train_then_sample_then_evaluate(run_here, data: Path, tmp_path: Path) -
     assert json.loads((tmp_path / "runs/a/metrics.json").read_text())["about"]["samples"] == 200
 
 
-def test_options_arrive(run_here, data: Path) -> None:
+def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--transform", "rq", "--order", "5", "--forces", "--rate", "0.004", "--seed", "5"]
+    options += ["--own-samples"]
+    monkeypatch.setattr(molecules, "POOL", 200)
     status, said = run_here("train", str(data), "--out", "a", *QUICK, *options, "--reverse-kl", "0.1")
     assert status == 0, said
     found = notes("a/model.safetensors")
@@ -83,6 +86,7 @@ def test_options_arrive(run_here, data: Path) -> None:
         "bins": 4,
         "forces": True,
         "reverse_kl": 0.1,
+        "own_samples": True,
         "epochs": 2.0,
         "batch_size": 60,
         "learning_rate": 0.004,
@@ -93,7 +97,7 @@ def test_options_arrive(run_here, data: Path) -> None:
     assert found["choice"].items() >= expected.items()
     assert found["training"]["learning_rate"] == 0.004 and found["training"]["seed"] == 5
     names = {name for _, name, _ in read_log(Path("a/log.csv"))}
-    assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess"}
+    assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess", "own_ess"}
     assert "force_matching" in said and "reverse_kl" in said
 
 

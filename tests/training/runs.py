@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 import knotflow as kf
-from knotflow.training import Batch, TrainingConfig, fit
+from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
+from knotflow.training.own_samples import effective_share, systematic, truncated
 
 CONFIG = TrainingConfig.parse(
     {
@@ -22,6 +23,7 @@ CONFIG = TrainingConfig.parse(
         "warm_up": 5,
         "learning_rate": 0.01,
         "compile": False,
+        "own_share": 0.25,
         "seed": 3,
         "loss": {"nll": 1.0, "force_matching": 0.01, "reverse_kl": 0.1, "reverse_kl_samples": 16},
     }
@@ -30,6 +32,13 @@ CONFIG = TrainingConfig.parse(
 
 def energy(x: torch.Tensor) -> torch.Tensor:
     return x.square().sum(-1)
+
+
+def own(flow: kf.Flow, seed: int) -> Pool:
+    x, log_prob = flow.sample_and_log_prob(64, generator=torch.Generator().manual_seed(seed))
+    weight = truncated((-energy(x) - log_prob).double())
+    x = x[systematic(weight, 0.5)]
+    return Pool(Batch(x, force=-2 * x), effective_share(weight))
 
 
 def data(n: int = 200) -> Batch:
@@ -45,8 +54,9 @@ def flow(seed: int = 0) -> kf.Flow:
 
 
 def run(folder: Path, seed: int = 0) -> kf.Flow:
+    validation = Batch(*data(50)[:2])
     return fit(
-        flow(seed), data(), CONFIG, folder, validation=Batch(*data(50)[:2]), energy=energy, progress=False
+        flow(seed), data(), CONFIG, folder, validation=validation, energy=energy, own=own, progress=False
     )
 
 

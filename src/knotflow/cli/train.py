@@ -59,6 +59,15 @@ def train(
     reverse_kl: Annotated[
         float, typer.Option(min=0.0, help="Weight of the reverse divergence, on the energy of samples.")
     ] = 0.0,
+    own_samples: Annotated[
+        bool | None,
+        typer.Option(
+            "--own-samples/--no-own",
+            help="After a quarter of the steps, half of every batch are samples of the model, weighted by "
+            "the force field: unlimited data with exact forces, which cannot be learned by heart. By default "
+            "the preset best does so.",
+        ),
+    ] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default the preset's steps.")
     ] = None,
@@ -92,6 +101,7 @@ def train(
             "bins": bins,
             "forces": forces,
             "reverse_kl": reverse_kl,
+            "own_samples": own_samples,
             "epochs": epochs,
             "batch_size": batch,
             "learning_rate": rate,

@@ -80,30 +80,43 @@ class Conditioner(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
-        h = self.features(x, context)
-        for i, layer in enumerate(self.layers):
-            update = layer(self.activation(h) if i else h)
-            inner = 0 < i < len(self.layers) - 1
-            h = h + update if self.residual and inner else update
-        return h
+        outputs: Tensor = self.layers[-1](self.hidden(x, context))
+        return outputs
 
     def with_derivative(
         self, x: Tensor, tangent: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Raw parameters, and their derivative as the coordinates move along a tangent."""
+        h, dh = self.hidden_with_derivative(x, tangent, context)
+        return self.layers[-1](h), dh @ self.last.weight.T
+
+    @property
+    def last(self) -> nn.Linear:
+        """The layer that gives the outputs."""
+        return _linear(self.layers[-1])
+
+    def hidden(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """What the last layer sees."""
+        h = self.features(x, context)
+        for i, layer in enumerate(self.layers[:-1]):
+            update = layer(self.activation(h) if i else h)
+            h = h + update if self.residual and i else update
+        return self.activation(h) if len(self.layers) > 1 else h
+
+    def hidden_with_derivative(
+        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What the last layer sees, and its derivative along a tangent."""
         h, dh = self.features(x, context), self.feature_derivatives(x, tangent)
-        for i, layer in enumerate(self.layers):
-            if not isinstance(layer, nn.Linear):
-                raise TypeError(f"expected a linear layer, got {type(layer).__name__}.")
-            inner = 0 < i < len(self.layers) - 1
+        for i, layer in enumerate(map(_linear, self.layers[:-1])):
             a, da = self.activated(h, dh) if i else (h, dh)
             # One product for both: the weights are read once.
             update, derivative = (torch.stack([a, da]) @ layer.weight.T).unbind(0)
             if layer.bias is not None:
                 update = update + layer.bias
-            kept = self.residual and inner
+            kept = self.residual and i
             h, dh = (h + update, dh + derivative) if kept else (update, derivative)
-        return h, dh
+        return self.activated(h, dh) if len(self.layers) > 1 else (h, dh)
 
     def activated(self, h: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
         """The activation of hidden values, and its derivative along a tangent of theirs."""
@@ -210,6 +223,12 @@ class SeparateConditioners(nn.Module):
             maps = [piece[group].unflatten(-1, (members, -1)) for piece in pieces]
             blocks.append(torch.cat(maps, -1).flatten(-2))
         return torch.cat(blocks, -1)
+
+
+def _linear(layer: nn.Module) -> nn.Linear:
+    if not isinstance(layer, nn.Linear):
+        raise TypeError(f"expected a linear layer, got {type(layer).__name__}.")
+    return layer
 
 
 def _activation(choice: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

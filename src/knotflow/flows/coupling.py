@@ -83,9 +83,11 @@ class Coupling(nn.Module):
 
     def blocks(self, outputs: Tensor) -> list[Tensor]:
         """Outputs of the conditioner as raw parameters (..., members, n_parameters) of each group."""
+        # Splitting into one would copy the gradient.
+        blocks = outputs.split(self._sizes, -1) if len(self._groups) > 1 else [outputs]
         return [
             block.unflatten(-1, (len(members), f.n_parameters))
-            for (f, members), block in zip(self._groups, outputs.split(self._sizes, -1), strict=True)
+            for (f, members), block in zip(self._groups, blocks, strict=True)
         ]
 
     def gather_read(self, x: Tensor) -> Tensor:

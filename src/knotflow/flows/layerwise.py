@@ -10,6 +10,9 @@ $$\nabla_\theta\, \ell(s(x; \theta)) = \nabla_\theta\, \frac{\partial \log p(x +
 
 and directional derivatives pass through the couplings one after another, forward (Pearlmutter 1994). So every
 coupling is compiled on its own, and couplings that differ in their weights and indices only share the result.
+
+Points are held coordinate by coordinate, (d, n), and raw parameters parameter by parameter: compiled loops
+run over points, which lie side by side, instead of over the few parameters of each.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.compiled import Compiled, warn_of_failure
+from knotflow.flows.conditioner import Conditioner
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.flow import Flow
 from knotflow.transforms import Chain, Transform
@@ -48,11 +52,11 @@ class Layerwise:
 
     def log_prob(self, flow: Flow, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density (n,) of points (n, d), differentiable once in points and weights."""
-        z = flow.enter(x)
+        z = flow.enter(x).T.contiguous()
         ladj = z.new_full((), flow.log_scale)
         for coupling in flow.couplings:
             z, ladj = _through(coupling, self._forward, z, ladj, context)
-        return flow.base_log_prob(z) + ladj
+        return flow.base_log_prob(z.T) + ladj
 
     def log_prob_and_score(
         self, flow: Flow, x: Tensor, context: Tensor | None = None
@@ -68,50 +72,49 @@ class Layerwise:
         self, flow: Flow, x: Tensor, v: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         r"""Log-density and $v \cdot \nabla_x \log p$, both (n,) and differentiable once in the weights."""
-        z, dz = flow.enter(x), v * v.new_tensor(flow.scale)
+        z, dz = flow.enter(x).T.contiguous(), (v * v.new_tensor(flow.scale)).T.contiguous()
         ladj, derivative = z.new_full((), flow.log_scale), z.new_zeros(())
         for coupling in flow.couplings:
-            outputs, d_outputs = _with_derivative(
-                coupling.conditioner, coupling.gather_read(z), coupling.gather_read(dz), context
+            outputs, d_outputs = _outputs_with_derivative(
+                coupling.conditioner, coupling.gather_read(z.T), coupling.gather_read(dz.T), context
             )
             images, d_images = [], []
             for (f, index), raw, d_raw in zip(
                 coupling.groups, coupling.blocks(outputs), coupling.blocks(d_outputs), strict=True
             ):
-                points, d_points = z.index_select(-1, index), dz.index_select(-1, index)
-                image, d_image, log_slope, d_log_slope = self._dual(f, points, d_points, raw, d_raw)
+                points, d_points = z.index_select(0, index), dz.index_select(0, index)
+                image, d_image, log_slope, d_log_slope = self._dual(
+                    f, points, d_points, raw.transpose(0, 1), d_raw.transpose(0, 1)
+                )
                 images.append(image)
                 d_images.append(d_image)
-                ladj, derivative = ladj + log_slope.sum(-1), derivative + d_log_slope.sum(-1)
+                ladj, derivative = ladj + log_slope.sum(0), derivative + d_log_slope.sum(0)
             z, dz = _replaced(z, coupling, images), _replaced(dz, coupling, d_images)
-        end, d_end = flow.base_log_prob(z), flow.base_derivative(z, dz)
+        end, d_end = flow.base_log_prob(z.T), flow.base_derivative(z.T, dz.T)
         return end + ladj, d_end + derivative
 
     def inverse(self, flow: Flow, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry base points (n, d) to data; returns them and log |det|, differentiable once."""
         ladj = z.new_full((), -flow.log_scale).expand(len(z))
+        z = z.T.contiguous()
         for coupling in reversed(flow.couplings):
             z, ladj = _through(coupling, self._inverse, z, ladj, context)
-        return flow.leave(z), ladj
+        return flow.leave(z.T), ladj
 
     def _inverse(self, f: Transform, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        shape = y.shape
-        x, log_slope = self._piece("inverse", f)(y.reshape(-1), raw.reshape(-1, f.n_parameters))
-        return x.reshape(shape), log_slope.reshape(shape)
+        x, log_slope = self._piece("inverse", f)(y, raw)
+        return x, log_slope
 
     def _forward(self, f: Transform, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Image and log-slope of points (n, members)."""
+        """Image and log-slope of points (members, n)."""
         if isinstance(f, Chain):
             ladj = torch.zeros_like(x)
             for part, own in f.split(raw):
                 x, more = self._forward(part, x, own)
                 ladj = ladj + more
             return x, ladj
-        shape = x.shape
-        x, raw = x.reshape(-1), raw.reshape(-1, f.n_parameters)
-        selected = self._piece("select", f)(x.detach(), raw) if _selects(f) else raw
-        image, log_slope = self._piece("at", f)(x, selected)
-        return image.reshape(shape), log_slope.reshape(shape)
+        image, log_slope = self._piece("forward", f)(x, raw)
+        return image, log_slope
 
     def _dual(
         self, f: Transform, x: Tensor, dx: Tensor, raw: Tensor, d_raw: Tensor
@@ -123,13 +126,10 @@ class Layerwise:
                 x, dx, more, d_more = self._dual(part, x, dx, own, d_own)
                 ladj, d_ladj = ladj + more, d_ladj + d_more
             return x, dx, ladj, d_ladj
-        shape = x.shape
-        x, dx = x.reshape(-1), dx.reshape(-1)
-        raw, d_raw = raw.reshape(-1, f.n_parameters), d_raw.reshape(-1, f.n_parameters)
         if _selects(f):
             raw, d_raw = self._piece("select_dual", f)(x.detach(), raw, d_raw)
         y, dy, s, ds = self._piece("at_dual", f)(x, dx, raw, d_raw)
-        return y.reshape(shape), dy.reshape(shape), s.reshape(shape), ds.reshape(shape)
+        return y, dy, s, ds
 
     def _piece(self, kind: str, f: Transform) -> Compiled[..., Any]:
         key = (kind, repr(f))
@@ -146,16 +146,34 @@ class Layerwise:
         self._warned = True
 
 
-def _with_derivative(
+def _outputs(conditioner: nn.Module, x: Tensor, context: Tensor | None) -> Tensor:
+    """Outputs (n, m) of a conditioner; of ours, all points of an output lie side by side in memory."""
+    if isinstance(conditioner, Conditioner):
+        return _by_columns(conditioner.last, conditioner.hidden(x, context))
+    outputs: Tensor = conditioner(x, context)
+    return outputs
+
+
+def _outputs_with_derivative(
     conditioner: nn.Module, x: Tensor, tangent: Tensor, context: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Outputs of a conditioner and their derivative along a tangent."""
+    """Outputs of a conditioner and their derivative along a tangent, laid out in the same way."""
+    if isinstance(conditioner, Conditioner):
+        h, dh = conditioner.hidden_with_derivative(x, tangent, context)
+        return _by_columns(conditioner.last, h), (conditioner.last.weight @ dh.T).T
     with_derivative = getattr(conditioner, "with_derivative", None)
     if with_derivative is not None:
         own: tuple[Tensor, Tensor] = with_derivative(x, tangent, context)
         return own
     both: Any = torch.func.jvp(lambda x: conditioner(x, context), (x,), (tangent,))
     return both[0], both[1]
+
+
+def _by_columns(layer: nn.Linear, h: Tensor) -> Tensor:
+    """``layer(h)`` of rows h, computed transposed."""
+    if layer.bias is None:
+        return (layer.weight @ h.T).T
+    return torch.addmm(layer.bias.unsqueeze(1), layer.weight, h.T).T
 
 
 def _selects(f: Transform) -> bool:
@@ -170,27 +188,30 @@ def _through(
     ladj: Tensor,
     context: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Points after a coupling whose transforms a function applies, and all log-slopes so far, summed."""
-    outputs = coupling.conditioner(coupling.gather_read(z), context)
+    """Points (d, n) after a coupling whose transforms a function applies, and all log-slopes so far, summed.
+
+    The function takes points (members, n) and raw parameters (members, n, p).
+    """
+    outputs = _outputs(coupling.conditioner, coupling.gather_read(z.T), context)
     images = []
     for (f, index), raw in zip(coupling.groups, coupling.blocks(outputs), strict=True):
-        image, log_slope = function(f, z.index_select(-1, index), raw)
+        image, log_slope = function(f, z.index_select(0, index), raw.transpose(0, 1))
         images.append(image)
-        ladj = ladj + log_slope.sum(-1)
+        ladj = ladj + log_slope.sum(0)
     return _replaced(z, coupling, images), ladj
 
 
 def _replaced(z: Tensor, coupling: Coupling, images: list[Tensor]) -> Tensor:
-    """Points with the transformed coordinates replaced."""
+    """Points (d, n) with the transformed coordinates replaced."""
     index = torch.cat([index for _, index in coupling.groups])
-    return z.index_copy(-1, index, torch.cat(images, -1))
+    return z.index_copy(0, index, torch.cat(images))
 
 
-def _select(f: Transform) -> Piece:
-    def select(x: Tensor, raw: Tensor) -> Tensor:
-        return f.select(x, raw)
+def _forward(f: Transform) -> Piece:
+    def forward(x: Tensor, raw: Tensor) -> tuple[Tensor, ...]:
+        return f.at(x, f.select(x.detach(), raw)) if _selects(f) else f.forward(x, raw)
 
-    return select  # type: ignore[return-value]
+    return forward
 
 
 def _select_dual(f: Transform) -> Piece:
@@ -198,13 +219,6 @@ def _select_dual(f: Transform) -> Piece:
         return torch.func.jvp(lambda raw: f.select(x, raw), (raw.clone(),), (d_raw.clone(),))
 
     return select_dual
-
-
-def _at(f: Transform) -> Piece:
-    def at(x: Tensor, selected: Tensor) -> tuple[Tensor, ...]:
-        return f.at(x, selected)
-
-    return at
 
 
 def _inverse(f: Transform) -> Piece:
@@ -224,9 +238,8 @@ def _at_dual(f: Transform) -> Piece:
 
 
 _PIECES: dict[str, Callable[[Transform], Piece]] = {
-    "select": _select,
+    "forward": _forward,
     "select_dual": _select_dual,
-    "at": _at,
     "at_dual": _at_dual,
     "inverse": _inverse,
 }

@@ -11,6 +11,7 @@ from knotflow.errors import TrainingError
 from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
+from knotflow.training.own_samples import OwnSamples, Pool
 from knotflow.training.run import fit, make_loss
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "ForceMatching",
     "LossConfig",
     "Mix",
+    "OwnSamples",
+    "Pool",
     "ReverseKL",
     "Term",
     "TrainingConfig",

@@ -39,6 +39,8 @@ class TrainingConfig(Config):
     """How the rate falls: not at all, to zero along a cosine, or by ``decay`` every ``decay_every`` steps."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.7
     decay_every: Count = 1000
+    marginals: Annotated[int, Field(ge=0)] = 0
+    """Steps before the first in which the output biases alone are trained, see `fit_marginals`."""
     warm_up: Annotated[int, Field(ge=0)] = 100
     """Steps over which the rate rises from zero."""
     weight_decay: Weight = 0.0
@@ -47,6 +49,10 @@ class TrainingConfig(Config):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """Decay of the moving average of the weights, which is the final model; 0: the last weights are."""
     loss: LossConfig = LossConfig()
+    own_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of every batch that are samples of the model itself, drawn anew at each checkpoint; 0: none."""
+    own_after: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Part of the steps that is done before these are used."""
     checkpoint_every: Count = 500
     """Steps between checkpoints and validations; a resumed run goes on from the last one."""
     log_every: Count = 50

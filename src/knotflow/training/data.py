@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import lightning.pytorch as pl
@@ -13,6 +13,9 @@ from knotflow.training.objectives import Batch
 
 VALIDATION_PIECE = 1000
 """Validation data are handled so many points at a time, if batches are not larger."""
+
+OWN_STREAM = 2**31
+"""Added to a seed, which is smaller, for what concerns a model's own samples: random numbers of their own."""
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -27,6 +30,8 @@ class Batches:
     the number of the pass, so the batch of any step can be made without making those before it: this is what
     lets a killed training go on exactly where it was. The incomplete batch at the end of a pass is dropped.
 
+    If there are a model's own samples, every batch has some, and so much less of the data.
+
     Args:
         data: all training data.
         batch_size: number of points in a batch, of all processes together.
@@ -35,6 +40,8 @@ class Batches:
         last: one more than the last step.
         rank: which process this is; each takes its share of every batch.
         world: number of processes.
+        own: gives the model's own samples, or None; called when the first batch is asked for.
+        own_size: how many of them are in a batch, of all processes together.
     """
 
     def __init__(
@@ -47,24 +54,39 @@ class Batches:
         *,
         rank: int = 0,
         world: int = 1,
+        own: Callable[[], Batch | None] = lambda: None,
+        own_size: int = 0,
     ) -> None:
         self.data, self.batch_size, self.seed = data, batch_size, seed
         self.first, self.last, self.rank, self.world = first, last, rank, world
+        self.own, self.own_size = own, own_size
 
     def __len__(self) -> int:
         return self.last - self.first
 
     def __iter__(self) -> Iterator[Batch]:
-        n = len(self.data.x)
-        in_a_pass = n // self.batch_size
+        pool = self.own() if self.own_size else None
+        if pool is None:
+            yield from self._ordered(self.data, self.batch_size, self.seed)
+            return
+        check_data("the model's own", pool, self.own_size)
+        data = self._ordered(self.data, self.batch_size - self.own_size, self.seed)
+        own = self._ordered(pool, self.own_size, self.seed + OWN_STREAM)
+        for pair in zip(data, own, strict=True):
+            yield joined(*pair)
+
+    def _ordered(self, data: Batch, size: int, seed: int) -> Iterator[Batch]:
+        """This process's share of ``size`` points for every step."""
+        n = len(data.x)
+        in_a_pass = n // size
         current, order = -1, torch.empty(0, dtype=torch.long)
         for step in range(self.first, self.last):
             number, place = divmod(step, in_a_pass)
             if number != current:
-                generator = torch.Generator().manual_seed(step_seed(self.seed, number))
+                generator = torch.Generator().manual_seed(step_seed(seed, number))
                 current, order = number, torch.randperm(n, generator=generator)
-            indices = order[place * self.batch_size : (place + 1) * self.batch_size]
-            yield select(self.data, indices[self.rank :: self.world])
+            indices = order[place * size : (place + 1) * size]
+            yield select(data, indices[self.rank :: self.world])
 
 
 class FlowData(pl.LightningDataModule):
@@ -80,6 +102,8 @@ class FlowData(pl.LightningDataModule):
         block: number of steps between checkpoints.
         seed: seed of the order of the data.
         done: number of blocks that an earlier process has finished.
+        own: maps the first step of a block to the model's own samples to train on in it, or to None.
+        own_size: how many of them are in a batch.
     """
 
     def __init__(
@@ -92,8 +116,11 @@ class FlowData(pl.LightningDataModule):
         block: int,
         seed: int,
         done: int = 0,
+        own: Callable[[int], Batch | None] = lambda first: None,
+        own_size: int = 0,
     ) -> None:
         super().__init__()
+        self.own, self.own_size = own, own_size
         self.train, self.validation, self.done = train, validation, done
         self.batch_size, self.steps, self.block, self.seed = batch_size, steps, block, seed
         check_data("training", train, batch_size)
@@ -115,7 +142,17 @@ class FlowData(pl.LightningDataModule):
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         first = self.first_step
         last = min(first + self.block, self.steps)
-        return Batches(self.train, self.batch_size, self.seed, first, last, rank=rank, world=world)
+        return Batches(
+            self.train,
+            self.batch_size,
+            self.seed,
+            first,
+            last,
+            rank=rank,
+            world=world,
+            own=lambda: self.own(first),
+            own_size=self.own_size,
+        )
 
     def val_dataloader(self) -> _Pieces | list[Batch]:
         size = max(self.batch_size, VALIDATION_PIECE)
@@ -140,6 +177,15 @@ class _Pieces:
 def select(batch: Batch, indices: Tensor) -> Batch:
     """Some rows of a batch."""
     x, *rest = (None if part is None else part[indices.to(part.device)] for part in batch)
+    return Batch(cast(Tensor, x), *rest)
+
+
+def joined(a: Batch, b: Batch) -> Batch:
+    """The rows of two batches, without what only one of them has."""
+    x, *rest = (
+        None if one is None or other is None else torch.cat((one, other.to(one)))
+        for one, other in zip(a, b, strict=True)
+    )
     return Batch(cast(Tensor, x), *rest)
 
 

@@ -16,9 +16,10 @@ from torch.optim.swa_utils import AveragedModel
 from knotflow.flows import Flow
 from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import TrainingConfig
-from knotflow.training.data import FlowData, step_seed
+from knotflow.training.data import OWN_STREAM, FlowData, step_seed
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch
+from knotflow.training.own_samples import Own
 
 log = logging.getLogger("knotflow")
 
@@ -47,10 +48,16 @@ class FlowModule(pl.LightningModule):
         loss: what is minimised.
         config: how.
         monitor: what to watch besides the losses, at every checkpoint.
+        own: draws samples of the model to train on.
     """
 
     def __init__(
-        self, flow: Flow, loss: CompiledLoss, config: TrainingConfig, monitor: Monitor | None = None
+        self,
+        flow: Flow,
+        loss: CompiledLoss,
+        config: TrainingConfig,
+        monitor: Monitor | None = None,
+        own: Own | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -60,9 +67,9 @@ class FlowModule(pl.LightningModule):
             self.average.requires_grad_(False)
         self.guard = Guard()
         self.optimizer = torch.optim.AdamW(
-            flow.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            flow.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
-        self.monitor = monitor
+        self.monitor, self.own = monitor, own
         self.watched: dict[str, float] = {}
         """Losses on validation data, and what the monitor found, at the last checkpoint."""
         self.values: dict[str, Tensor] = {}
@@ -88,6 +95,19 @@ class FlowModule(pl.LightningModule):
         # While steps are being refused the weights are in doubt: then the older state stays the good one.
         if not self._good or not self.guard.state["refused_in_a_row"]:
             self._good = copy.deepcopy(self._now())
+
+    def own_samples(self, first: int) -> Batch | None:
+        """The model's own samples for the block of steps that begins at ``first``; None: not in this one.
+
+        They depend on the state that the last checkpoint holds and on the seed: a resumed training draws
+        the same ones, as does every process of one training.
+        """
+        if self.own is None or first < self.config.own_after * self.config.steps:
+            return None
+        pool = self.own(self.model, step_seed(self.config.seed + OWN_STREAM, first))
+        self.step = first
+        self._log({"own_ess": torch.tensor(pool.ess)})
+        return pool.batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         data: FlowData = self.trainer.datamodule  # type: ignore[attr-defined]

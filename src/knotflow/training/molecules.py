@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from knotflow.compiled import Compiled
 from knotflow.config import Config
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig
@@ -25,12 +26,17 @@ from knotflow.physics.coordinates import internal_coordinates
 from knotflow.physics.energy import cut
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
+from knotflow.training.own_samples import POOL, OwnSamples
 from knotflow.training.run import fit
 
 BLOCKS = 10
 """One part in so many is held back for validation."""
 FORCE_SHARE = 0.1
 """Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
+OWN_SHARE = 0.5
+"""Share of a batch that are samples of the model itself, if it trains on them."""
+MARGINALS = 300
+"""Steps, at most as many as follow, in which maps learn the densities of single coordinates first."""
 MONITORED = 1000
 """Samples of which the effective sample size is shown in training."""
 
@@ -53,13 +59,16 @@ class MoleculeTraining(Config):
     """Whether forces are matched."""
     reverse_kl: Weight = 0.0
     """Weight of the reverse divergence."""
+    own_samples: bool | None = None
+    """Whether to train on weighted samples of the model as well; None: best does, if there is an energy."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     batch_size: Count | None = None
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     zmatrix: Literal["bonds", "paper"] | None = None
     published: bool = False
-    """With the preset paper: floors of 1e-6, no clipping, no average, no warm-up, as published."""
+    """With the preset paper: floors of 1e-6, no start from the marginals, no clipping, no average and no
+    warm-up, as published."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = True
 
@@ -153,8 +162,10 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
     )
 
 
-def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) -> TrainingConfig:
-    """The schedule and the loss that a preset stands for."""
+def training_config(
+    choice: MoleculeTraining, n_train: int, n_coordinates: int, *, own: bool = False
+) -> TrainingConfig:
+    """The schedule and the loss that a preset stands for; ``own``: with samples of the model."""
     paper, quick = choice.preset == "paper", choice.preset == "quick"
     batch_size = min(choice.batch_size or (128 if paper else 256), n_train)
     in_a_pass = n_train // batch_size
@@ -178,10 +189,12 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         schedule="exponential" if paper else "cosine",
         decay=0.7,
         decay_every=in_a_pass,
+        marginals=0 if raw else min(MARGINALS, steps),
         warm_up=0 if raw else min(500, max(1, steps // 10)),
         clip=None if raw else 20.0,
         ema=0.0 if raw else 0.999,
         loss=loss,
+        own_share=OWN_SHARE if own else 0.0,
         checkpoint_every=max(1, min(1000, -(-steps // 10))),
         log_every=min(50, max(1, steps // 10)),
         seed=choice.seed,
@@ -189,15 +202,13 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
     )
 
 
-def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
+def cartesian_metric(coordinates: InternalCoordinates, *, compile: bool = False) -> Metric:
     """Errors of scores along internal coordinates as errors of forces on atoms, in kT/nm."""
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
-        with torch.no_grad():
-            x, _ = coordinates.inverse(q)
-        return coordinates.cartesian_force(x, error)
+        return coordinates.cartesian_force(coordinates.inverse(q)[0].detach(), error)
 
-    return metric
+    return Compiled(metric, task="force matching", enabled=compile, dynamic=True)
 
 
 def standardised_metric(score: Tensor) -> Metric:
@@ -233,12 +244,17 @@ def train_generator(
         data: trajectory file of knotflow.
         folder: the run folder.
         choice: preset and departures from it.
-        energy: makes the energy of a molecular system, with which the effective sample size is watched and
-            the reverse divergence computed; None: neither.
+        energy: makes the energy of a molecular system, with which the effective sample size is watched,
+            samples of the model are weighted and the reverse divergence is computed; None: nothing of it.
         progress: whether to show the progress.
         title: what the progress says.
     """
     choice = MoleculeTraining() if choice is None else choice
+    own = choice.own_samples
+    if own is None:
+        own = choice.preset == "best" and energy is not None
+    if own and energy is None:
+        raise ValueError("own_samples needs an energy: give energy=..., or set it to False.")
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
@@ -249,12 +265,11 @@ def train_generator(
     train, validation = (
         Batch(generator.unwound(part.x), part.force) for part in (loaded.train, loaded.validation)
     )
-    training = training_config(choice, len(train.x), coordinates.n_coordinates)
-    paper = choice.preset == "paper"
-    metric = cartesian_metric(coordinates) if paper else standardised_metric(train.force)  # type: ignore[arg-type]
+    training = training_config(choice, len(train.x), coordinates.n_coordinates, own=own)
     folder = Path(folder)
     split = loaded.split.plain()
     force_field = None if energy is None else energy(system)
+    pool = max(POOL, training.batch_size)
     flow = fit(
         generator.flow,
         train,
@@ -262,14 +277,22 @@ def train_generator(
         folder,
         validation=validation,
         energy=None if force_field is None else _reduced(force_field, coordinates),
-        metric=metric,
+        metric=_metric(choice, coordinates, train),
         monitor=None if force_field is None else _monitor(force_field, generator),
+        own=None if force_field is None else OwnSamples(generator, force_field, pool),
         notes={**generator.notes(), "split": split, "choice": choice.plain()},
         title=title,
         progress=progress,
     )
     write_atomically(folder / "split.json", json.dumps(split, indent=2).encode())
     return BoltzmannGenerator(coordinates, flow, system.plain())
+
+
+def _metric(choice: MoleculeTraining, coordinates: InternalCoordinates, train: Batch) -> Metric | None:
+    """How errors of forces are measured, by preset."""
+    if choice.preset == "paper":
+        return cartesian_metric(coordinates, compile=choice.compile)
+    return None if train.force is None else standardised_metric(train.force)
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:

@@ -24,8 +24,10 @@ from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
 from knotflow.training.logs import CsvLog, ProgressLine
+from knotflow.training.marginals import fit_marginals
 from knotflow.training.module import FlowModule, Monitor
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
+from knotflow.training.own_samples import Own
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -40,6 +42,7 @@ def fit(
     energy: Energy | None = None,
     metric: Metric | None = None,
     monitor: Monitor | None = None,
+    own: Own | None = None,
     notes: dict[str, Any] | None = None,
     title: str = "training",
     progress: bool = True,
@@ -62,6 +65,7 @@ def fit(
         energy: maps points to reduced energies; needed by the reverse divergence only.
         metric: how errors of forces are measured, see `ForceMatching`.
         monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
+        own: draws samples of the flow to train on, see `OwnSamples`; needed with ``own_share`` only.
         notes: what to note in the model file besides, anything JSON can hold.
         title: what the progress line says.
         progress: whether to show one.
@@ -75,6 +79,8 @@ def fit(
     if validation is not None:
         validation = Batch(validation) if isinstance(validation, Tensor) else Batch(*validation)
     mix = make_loss(config.loss, energy, metric)
+    if config.own_share and own is None:
+        raise ValueError("own_share needs a function that draws samples: give own=..., or set it to 0.")
     _check("training", flow, train, mix, config.batch_size)
     if validation is not None:
         _check("validation", flow, validation, mix, 1)
@@ -89,8 +95,9 @@ def fit(
     if checkpoint is None and initial.exists():
         flow.load_state_dict(load(initial).state_dict())
     elif checkpoint is None:
+        fit_marginals(flow, train.x, config.marginals, context=train.context, seed=config.seed)
         save(flow, initial)
-    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config, monitor)
+    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config, monitor, own)
     done = 0
     if checkpoint is not None:
         module.restore(checkpoint["state"])
@@ -103,6 +110,8 @@ def fit(
         block=config.checkpoint_every,
         seed=config.seed,
         done=done,
+        own=module.own_samples,
+        own_size=int(config.own_share * config.batch_size),
     )
     if data.blocks_left:
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]

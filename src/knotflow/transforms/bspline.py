@@ -81,32 +81,45 @@ class BSpline(Transform):
         return self.domain.enter(y + self._rotation(raw)) if self.phase else y, slope
 
     def select(self, x: Tensor, raw: Tensor) -> Tensor:
-        """Knot, coefficient and the widths and rises around the bin of each point, and those at the seam."""
+        """Widths and rises: their sums, those before the bin of a point, those around it and at the seam."""
         self._check(x, raw)
-        layout, low = self.layout, self.domain.low
+        layout, low, length = self.layout, self.domain.low, self.domain.length
         q, n = layout.q, layout.pieces
-        widths, rises = (part.expand(*x.shape, part.shape[-1]) for part in self._knots(raw.to(x.dtype)))
-        # Sums over masks: their derivatives are masks again, where those of indexing would be scattered.
-        right = low + widths.detach()[..., :-1].cumsum(-1)
-        j = (right <= self.domain.enter(x.detach()).unsqueeze(-1)).sum(-1)
-        columns = [low + _sum_before(widths, j), low + _sum_before(rises, j)]
+        raw = raw.to(x.dtype).expand(*x.shape, self.n_parameters)
+        entered = self.domain.enter(x.detach())
+        if not x.ndim:
+            raw, entered = raw.unsqueeze(0), entered.unsqueeze(0)
+        # Points on the last axis, so that the loops that PyTorch compiles run over them, and nothing divided
+        # by sums over all bins: what is dense is little more than one exponential a parameter.
+        widths, rises = self._knots(raw.mT, axis=-2, scaled=False)
+        totals = [widths.sum(-2), rises.sum(-2)]
+        level = (entered - low) / length * totals[0].detach()
+        # Sums over masks: their derivatives are masks again, where those of indexing would be scattered. Bins
+        # are counted in floating point: masks of another width than the values are slow to make.
+        right = widths.detach()[..., :-1, :].cumsum(-2)
+        j = (right <= level.unsqueeze(-2)).to(x.dtype).sum(-2)
+        columns = [*totals, _sum_before(widths, j), _sum_before(rises, j)]
         columns += [self._pick(widths, j + m) for m in range(-q, q + 1)]
         columns += [self._pick(rises, j + m) for m in range(q + 1)]
         if layout.periodic:
-            columns += [widths[..., i % n] for i in range(-q, q)] + [rises[..., i % n] for i in range(q)]
+            columns += [widths[..., i % n, :] for i in range(-q, q)]
+            columns += [rises[..., i % n, :] for i in range(q)]
         if self.phase:
-            columns.append(raw[..., -1].to(x.dtype).expand(x.shape))
-        return torch.stack(columns, -1)
+            columns.append(raw[..., -1])
+        return torch.stack(columns).movedim(0, -1).reshape(*x.shape, len(columns))
 
     def at(self, x: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.layout.q
+        q, low = self.layout.q, self.domain.low
         columns = iter(selected.unbind(-1))
         entered = self.domain.enter(x)
-        knot, coefficient = next(columns), next(columns)
-        widths, rises = list(islice(columns, 2 * q + 1)), list(islice(columns, q + 1))
+        across, up = (self.domain.length / total for total in islice(columns, 2))
+        knot, coefficient = low + across * next(columns), low + up * next(columns)
+        widths = [across * width for width in islice(columns, 2 * q + 1)]
+        rises = [up * rise for rise in islice(columns, q + 1)]
         coefficients, offset = bernstein(widths, rises)
         if self.layout.periodic:
-            offset = offset - knot_value(list(islice(columns, 2 * q)), list(islice(columns, q)))
+            around = [across * width for width in islice(columns, 2 * q)]
+            offset = offset - knot_value(around, [up * rise for rise in islice(columns, q)])
         rise, slope = evaluate(coefficients, clip((entered - knot) / widths[q], 0.0, 1.0))
         y = self._onto(entered, coefficient + offset + widths[q] * rise)
         if self.phase:
@@ -114,12 +127,11 @@ class BSpline(Transform):
         return self._leave(x, y, slope.log())
 
     def _pick(self, values: Tensor, index: Tensor) -> Tensor:
-        """Column ``index`` of widths or rises, beyond the ends periodic or zero, as a sum over a mask."""
-        n = values.shape[-1]
+        """Row ``index`` of widths or rises, beyond the ends periodic or zero, as a sum over a mask."""
         if self.layout.periodic:
-            index = index % n
-        here = torch.arange(n, device=values.device) == index.unsqueeze(-1)
-        return torch.where(here, values, 0.0).sum(-1)
+            n = values.shape[-2]
+            index = index - n * torch.floor(index / n)
+        return torch.where(_rows(values) == index.unsqueeze(-2), values, 0.0).sum(-2)
 
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         if self.phase:
@@ -183,10 +195,10 @@ class BSpline(Transform):
             low = low - self._seam_offset(*spline).unsqueeze(-1)
         return t, torch.cat([low, low + rises.cumsum(-1)], -1)
 
-    def _knots(self, raw: Tensor) -> Knots:
+    def _knots(self, raw: Tensor, axis: int = -1, *, scaled: bool = True) -> Knots:
         sizes = self.parametrisation.sizes(self.layout)
-        raw_widths, raw_coefficients = raw[..., : sum(sizes)].split(sizes, -1)
-        return self.parametrisation.knots(raw_widths, raw_coefficients, self.layout)
+        raw_widths, raw_coefficients = raw.narrow(axis, 0, sum(sizes)).split(sizes, axis)
+        return self.parametrisation.knots(raw_widths, raw_coefficients, self.layout, axis, scaled=scaled)
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
         """The splines of all points; those shared by several points are made once."""
@@ -286,9 +298,13 @@ def _parametrisation(choice: str | Parametrisation) -> Parametrisation:
 
 
 def _sum_before(values: Tensor, j: Tensor) -> Tensor:
-    """Sum of the columns before column j."""
-    before = torch.arange(values.shape[-1], device=values.device) < j.unsqueeze(-1)
-    return torch.where(before, values, 0.0).sum(-1)
+    """Sum of the rows before row j."""
+    return torch.where(_rows(values) < j.unsqueeze(-2), values, 0.0).sum(-2)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Numbers of the rows (..., rows, points), in the type of the values."""
+    return torch.arange(values.shape[-2], dtype=values.dtype, device=values.device).unsqueeze(-1)
 
 
 def _modulo(index: Tensor, n: int, size: int) -> Tensor:

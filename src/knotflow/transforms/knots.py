@@ -76,8 +76,25 @@ class Parametrisation(ABC):
         """Raise ``ValueError`` if the floors and bounds do not fit the layout."""
 
     @abstractmethod
-    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
-        """Build the spline from raw parameters of the given `sizes`."""
+    def knots(
+        self,
+        raw_widths: Tensor,
+        raw_coefficients: Tensor,
+        layout: Layout,
+        axis: int = -1,
+        *,
+        scaled: bool = True,
+    ) -> Knots:
+        """Build the spline from raw parameters of the given `sizes`.
+
+        Args:
+            raw_widths: raw parameters of the widths, along an axis.
+            raw_coefficients: those of the coefficients, likewise.
+            layout: the shape of the spline.
+            axis: the axis along which bins are counted, -1 or -2.
+            scaled: whether widths and rises add up to the length of the domain; if not, both are right up to
+                a factor, and no sum over all bins stands between a raw parameter and what it becomes.
+        """
 
 
 @dataclass(frozen=True)
@@ -106,15 +123,23 @@ class Paper(Parametrisation):
         check_floor("min_width", self.min_width, n_widths)
         check_floor("min_rise", self.min_rise, n_rises)
 
-    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
-        length = layout.domain.length
-        widths = shares(raw_widths, self.min_width, length)
-        rises = shares(raw_coefficients, self.min_rise, length)
+    def knots(
+        self,
+        raw_widths: Tensor,
+        raw_coefficients: Tensor,
+        layout: Layout,
+        axis: int = -1,
+        *,
+        scaled: bool = True,
+    ) -> Knots:
+        total = layout.domain.length if scaled else None
+        widths = shares(raw_widths, self.min_width, total, axis)
+        rises = shares(raw_coefficients, self.min_rise, total, axis)
         if layout.periodic:
             return Knots(widths, rises)
         if isinstance(layout.domain, Line):
-            return _join_identity(widths, rises, layout)
-        return _clamp(widths, rises, layout)
+            return _join_identity(widths, rises, layout, axis, scaled=scaled)
+        return _clamp(widths, rises, layout, axis, scaled=scaled)
 
 
 @dataclass(frozen=True)
@@ -149,15 +174,21 @@ class Slopes(Parametrisation):
                 f"min_slope={self.min_slope}, max_slope={self.max_slope}."
             )
 
-    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
-        length = layout.domain.length
-        widths = shares(raw_widths, self.min_width, length)
+    def knots(
+        self,
+        raw_widths: Tensor,
+        raw_coefficients: Tensor,
+        layout: Layout,
+        axis: int = -1,
+        *,
+        scaled: bool = True,
+    ) -> Knots:
+        widths = shares(raw_widths, self.min_width, layout.domain.length if scaled else None, axis)
         if isinstance(layout.domain, Line):
-            return _join_identity(
-                widths, self._rises(raw_coefficients, _window_sums(widths, layout.q)), layout
-            )
-        rises = self._rises(raw_coefficients, supports(widths, layout))
-        return Knots(widths, rises * (length / rises.sum(-1, keepdim=True)))
+            rises = self._rises(raw_coefficients, _window_sums(widths, layout.q, axis))
+            return _join_identity(widths, rises, layout, axis, scaled=scaled)
+        rises = self._rises(raw_coefficients, supports(widths, layout, axis))
+        return Knots(widths, _scaled(rises, layout, axis) if scaled else rises)
 
     def _rises(self, raw: Tensor, supports: Tensor) -> Tensor:
         """Bounded slopes times supports, up to a factor.
@@ -169,38 +200,41 @@ class Slopes(Parametrisation):
         return ((raw + shift).sigmoid_() * supports).add_(supports, alpha=least)
 
 
-def supports(widths: Tensor, layout: Layout) -> Tensor:
+def supports(widths: Tensor, layout: Layout, axis: int = -1) -> Tensor:
     """Length ``t_{i+1} - t_{i-q}`` of the support of each slope coefficient, one for each rise."""
     q = layout.q
     if layout.periodic:
-        before = widths[..., torch.arange(-q, 0, device=widths.device) % layout.pieces]
-        return _window_sums(torch.cat([before, widths], -1), q)
-    nothing = torch.zeros_like(widths[..., :1]).expand(*widths.shape[:-1], q)
-    return _window_sums(torch.cat([nothing, widths, nothing], -1), q)
+        before = widths.index_select(axis, torch.arange(-q, 0, device=widths.device) % layout.pieces)
+        return _window_sums(torch.cat([before, widths], axis), q, axis)
+    nothing = torch.zeros_like(widths.narrow(axis, 0, 1))
+    return _window_sums(torch.cat([*[nothing] * q, widths, *[nothing] * q], axis), q, axis)
 
 
-def _window_sums(widths: Tensor, q: int) -> Tensor:
+def _window_sums(widths: Tensor, q: int, axis: int) -> Tensor:
     """Sums of all q + 1 consecutive widths; never differences of prefix sums, which lose digits."""
-    n = widths.shape[-1] - q
-    sums = widths[..., :n] + widths[..., 1 : n + 1]
+    n = widths.shape[axis] - q
+    sums = widths.narrow(axis, 0, n) + widths.narrow(axis, 1, n)
     for i in range(2, q + 1):
-        sums = sums.add_(widths[..., i : i + n])  # in place: the sums are as wide as the bins
+        sums = sums.add_(widths.narrow(axis, i, n))  # in place: the sums are as wide as the bins
     return sums
 
 
-def shares(raw: Tensor, floor: float | None, total: float) -> Tensor:
+def shares(raw: Tensor, floor: float | None, total: float | None, axis: int = -1) -> Tensor:
     """Positive parts of a total, none below the floor (Algorithm 1, lines 1-2 and 8-9).
 
-    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part.
+    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part. Without a
+    total the parts are right up to a factor.
     """
-    n = raw.shape[-1]
+    n = raw.shape[axis]
     least = DEFAULT_FLOOR / n if floor is None else floor
-    rest = total * (1 - n * least)
-    if torch.compiler.is_compiling():
-        # The same softmax, written so that reading one share costs a product and no division.
-        weights = torch.exp(raw - raw.detach().amax(-1, keepdim=True))
-        return total * least + weights * (rest / weights.sum(-1, keepdim=True))
-    return torch.softmax(raw, -1).mul(rest).add_(total * least)
+    if total is not None and not torch.compiler.is_compiling():
+        return torch.softmax(raw, axis).mul(total * (1 - n * least)).add_(total * least)
+    # The same softmax, written so that reading one share costs a product and no division.
+    weights = torch.exp(raw - raw.detach().amax(axis, keepdim=True))
+    together = weights.sum(axis, keepdim=True)
+    if total is None:
+        return weights + together * (least / (1 - n * least))
+    return total * least + weights * (total * (1 - n * least) / together)
 
 
 def check_floor(name: str, floor: float | None, n: int) -> None:
@@ -212,20 +246,27 @@ def check_floor(name: str, floor: float | None, n: int) -> None:
         )
 
 
-def _join_identity(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
+def _scaled(rises: Tensor, layout: Layout, axis: int) -> Tensor:
+    """Rises that add up to the length of the domain."""
+    return rises * (layout.domain.length / rises.sum(axis, keepdim=True))
+
+
+def _join_identity(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: bool) -> Knots:
     """Give the q slope coefficients of each end the value 1: f joins the identity with q derivatives.
 
     ``rises`` are those of the coefficients between the ends, up to a factor.
     """
-    q, length = layout.q, layout.domain.length
-    left = _cumulative(widths[..., :q]) / (q + 1)
-    right = _cumulative(widths[..., -q:].flip(-1)).flip(-1) / (q + 1)
-    room = length - left.sum(-1, keepdim=True) - right.sum(-1, keepdim=True)
-    middle = rises * (room / rises.sum(-1, keepdim=True))
-    return Knots(widths, torch.cat([left, middle, right], -1))
+    q, last = layout.q, widths.shape[axis] - 1
+    left = list(accumulate(widths.narrow(axis, i, 1) for i in range(q)))
+    right = list(accumulate(widths.narrow(axis, last - i, 1) for i in range(q)))[::-1]
+    ends = reduce(add, [*left, *right]) / (q + 1)
+    room = (layout.domain.length if scaled else widths.sum(axis, keepdim=True)) - ends
+    middle = rises * (room / rises.sum(axis, keepdim=True))
+    left, right = ([part / (q + 1) for part in side] for side in (left, right))
+    return Knots(widths, torch.cat([*left, middle, *right], axis))
 
 
-def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
+def _clamp(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: bool) -> Knots:
     """Algorithm 1's spline on [low, high], with its q outer knots a side moved onto the ends.
 
     Algorithm 1 subtracts f(low) and divides by f(high) - f(low) (lines 13-17); where the outer
@@ -236,22 +277,24 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
         widths: widths of the bins -q .. N + q - 1, shape (..., N + 2q), up to a factor.
         rises: shape (..., N + q), up to a factor.
         layout: the shape of the spline.
+        axis: that of the bins.
+        scaled: whether widths and rises of the result add up to the length.
     """
-    q, n, length = layout.q, layout.pieces, layout.domain.length
+    q, n = layout.q, layout.pieces
     last = n + q - 1
-    inner = widths[..., q : q + n]
-    scale = length / inner.sum(-1, keepdim=True)
-    widths, inner = widths * scale, inner * scale
+    inner = widths.narrow(axis, q, n)
+    if scaled:
+        scale = layout.domain.length / inner.sum(axis, keepdim=True)
+        widths, inner = widths * scale, inner * scale
 
     def width(bin_: int) -> Tensor:
-        return widths[..., bin_ + q]
+        return widths.narrow(axis, bin_ + q, 1)
 
     def slope(i: int) -> Tensor:
-        return (q + 1) * rises[..., i] / reduce(add, (width(m) for m in range(i - q, i + 1)))
+        return (q + 1) * rises.narrow(axis, i, 1) / reduce(add, (width(m) for m in range(i - q, i + 1)))
 
     def rise(slope: Tensor, i: int) -> Tensor:
-        support = inner[..., max(i - q, 0) : min(i + 1, n)].sum(-1)
-        return slope * support / (q + 1)
+        return slope * reduce(add, (width(m) for m in range(max(i - q, 0), min(i + 1, n)))) / (q + 1)
 
     left = _end_slopes(
         outside=[width(-1 - i) for i in range(q)],
@@ -264,15 +307,10 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
         inside=[width(n - 1 - i) if i < n else torch.zeros_like(left[0]) for i in range(q)],
         slopes=[left[last - i] if last - i < q else slope(last - i) for i in range(q)],
     )
-    rises = torch.cat(
-        [
-            torch.stack([rise(left[i], i) for i in range(min(q, n))], -1),
-            rises[..., q:n],
-            torch.stack([rise(right[last - i], i) for i in range(n, n + q)], -1),
-        ],
-        -1,
-    )
-    return Knots(inner, rises * (length / rises.sum(-1, keepdim=True)))
+    first = [rise(left[i], i) for i in range(min(q, n))]
+    middle = [rises.narrow(axis, q, n - q)] if n > q else []
+    rises = torch.cat([*first, *middle, *[rise(right[last - i], i) for i in range(n, n + q)]], axis)
+    return Knots(inner, _scaled(rises, layout, axis) if scaled else rises)
 
 
 def _end_slopes(outside: list[Tensor], inside: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
@@ -282,7 +320,3 @@ def _end_slopes(outside: list[Tensor], inside: list[Tensor], slopes: list[Tensor
     """
     _, last = triangle(slopes, list(accumulate(outside)), list(accumulate(inside)))
     return last[::-1]
-
-
-def _cumulative(x: Tensor) -> Tensor:
-    return torch.stack(list(accumulate(x.unbind(-1))), -1)

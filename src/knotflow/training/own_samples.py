@@ -1,0 +1,121 @@
+r"""Training data that a model makes itself: its samples, weighted to the Boltzmann distribution.
+
+A flow near its target draws points $q \sim p$ whose weights $w = e^{-u(q)} / p(q)$, with $u$ the energy in
+these coordinates, turn averages over them into those of the target. Resampled by their weights they are data
+as frames of a simulation are, with exact forces, and as many as one likes: nothing that could be learned by
+heart. What the flow never draws is missing from them: they go along with the frames, and do not replace them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from knotflow.flows import Flow
+from knotflow.training.objectives import Batch
+
+if TYPE_CHECKING:
+    from knotflow.flows.boltzmann import BoltzmannGenerator
+    from knotflow.physics import MolecularEnergy
+
+POOL: Final = 20_000
+"""Samples drawn at a time."""
+LEAST: Final = 0.05
+"""Effective sample size, as a share, below which samples are not used: they would teach a few points only."""
+PIECE: Final = 2000
+"""Samples handled at once: memory does not grow with their number."""
+
+
+class Pool(NamedTuple):
+    """Samples to train on."""
+
+    batch: Batch | None
+    """Points and scores, resampled; None if there is nothing worth training on."""
+    ess: float
+    """Effective sample size of the weights that they were resampled by, as a share."""
+
+
+Own = Callable[[Flow, int], Pool]
+"""Makes a pool from a flow and a seed: the same one whenever these are the same."""
+
+
+class OwnSamples:
+    r"""Draws samples of a Boltzmann generator in training, with scores, and resamples them by their weights.
+
+    With internal coordinates $q$, their volume $L = \log|\partial x/\partial q|$ and the energy $u$ in kT,
+    $\log w = L(q) - u(x(q)) - \log p(q)$. The score is $-\partial u/\partial q + \partial L/\partial q$, as
+    that of frames of a simulation (`knotflow.training.molecules.load_data`). Samples of wrong handedness,
+    with a stiff torsion more than half a turn from its middle, or with anything not finite have no weight.
+
+    Args:
+        generator: coordinates and handedness; its flow is not used.
+        energy: of the molecule.
+        n: number of samples.
+        least: share of the effective sample size below which there is no batch.
+    """
+
+    def __init__(
+        self, generator: BoltzmannGenerator, energy: MolecularEnergy, n: int = POOL, least: float = LEAST
+    ) -> None:
+        self.generator, self.energy, self.n, self.least = generator, energy, n, least
+
+    def __call__(self, flow: Flow, seed: int) -> Pool:
+        """Draw samples of a flow and resample them."""
+        seeded = torch.Generator(device=next(flow.parameters()).device).manual_seed(seed)
+        start = float(torch.rand((), generator=seeded, device=seeded.device))
+        parts = []
+        for first in range(0, self.n, PIECE):
+            q, log_prob = flow.sample_and_log_prob(min(PIECE, self.n - first), generator=seeded)
+            parts.append((q, *self.weighted(q, log_prob)))
+        q, score, log_weight = (torch.cat(part) for part in zip(*parts, strict=True))
+        weight = truncated(log_weight)
+        ess = effective_share(weight)
+        if ess < self.least:
+            return Pool(None, ess)
+        rows = systematic(weight, start)
+        return Pool(Batch(q[rows], score[rows]), ess)
+
+    def weighted(self, q: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (n, d), in the dtype of the points, and log-weights (n,) in float64, of points (n, d)."""
+        placed: Any = torch.func.vjp(self.generator.coordinates.inverse, q.double())
+        (x, ladj), pull_back = placed
+        u, force = self.energy.energy_and_force(x)
+        score: Tensor = pull_back((force, torch.ones_like(ladj)))[0].to(q)
+        log_weight = ladj - u - log_prob.double()
+        usable = log_weight.isfinite() & score.isfinite().all(-1) & self.generator.chirality.matches(x)
+        usable &= (self.generator.unwound(q) == q).all(-1)
+        return score, torch.where(usable, log_weight, -math.inf)
+
+
+def truncated(log_weight: Tensor) -> Tensor:
+    r"""Weights (n,) of mean 1 or less, from their logarithms: none is above $\sqrt n$ times the mean of all.
+
+    The bound keeps a few samples from outweighing all others, and no longer matters as n grows (Ionides
+    2008, Truncated importance sampling, J. Comput. Graph. Stat. 17). Where no weight is positive, all are 0.
+    """
+    n = len(log_weight)
+    log_mean = log_weight.logsumexp(0) - math.log(n)
+    if not log_mean.isfinite():
+        return torch.zeros_like(log_weight)
+    return (log_weight - log_mean).exp().clamp(max=math.sqrt(n))
+
+
+def effective_share(weight: Tensor) -> float:
+    r"""Effective sample size $(\sum w)^2 / (n \sum w^2)$ of weights (n,) (Kish); 0 if they are all 0."""
+    return float((weight.sum().square() / (len(weight) * weight.square().sum())).nan_to_num(0.0))
+
+
+def systematic(weight: Tensor, start: float) -> Tensor:
+    r"""Rows drawn n times by their weights (n,): row i comes $n w_i / \sum w$ times, rounded up or down.
+
+    They are the rows at $(j + \text{start})/n$ of the running sum, j = 0 .. n - 1; the start, in [0, 1), is
+    to be random (Kitagawa 1996; low variance resampling). Rows are in order.
+    """
+    rows = weight.nonzero().flatten()
+    n, sums = len(weight), weight[rows].cumsum(0)
+    places = (torch.arange(n, dtype=sums.dtype, device=sums.device) + start) * (sums[-1] / n)
+    return rows[torch.searchsorted(sums, places, right=True).clamp(max=len(rows) - 1)]
