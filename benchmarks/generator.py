@@ -199,7 +199,7 @@ def _cells(
 def loss(generator: BoltzmannGenerator, what: str, *, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of the paper, of coordinates and scores."""
     weight = FORCE_WEIGHT if what == FORCE_STEP else 0.0
-    matching = ForceMatching(cartesian_metric(generator.coordinates))
+    matching = ForceMatching(cartesian_metric(generator.coordinates, compile=compiled))
     mix = Mix(nll=(1 - weight, NLL()), force_matching=(weight, matching))
     whole = CompiledLoss(mix, enabled=compiled)
 

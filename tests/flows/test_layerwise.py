@@ -174,8 +174,8 @@ def test_equal_transforms_share_their_pieces() -> None:
         layers.inverse(flow, flow(x)[0])
     spline, turning = kf.BSpline(4, 4, kf.Line()), kf.BSpline(4, 4, kf.Circle(), phase=True)
     chain = Chain([kf.Affine(), spline])
-    selecting = {(kind, repr(f)) for f in (spline, turning) for kind in ("select", "select_dual")}
-    mapping = {(kind, repr(f)) for f in (spline, turning, kf.Affine()) for kind in ("at", "at_dual")}
+    selecting = {("select_dual", repr(f)) for f in (spline, turning)}
+    mapping = {(kind, repr(f)) for f in (spline, turning, kf.Affine()) for kind in ("forward", "at_dual")}
     backward = {("inverse", repr(f)) for f in (chain, turning)}
     assert set(layers._pieces) == selecting | mapping | backward
 
