@@ -102,7 +102,11 @@ def test_floors_and_orders_of_the_paper() -> None:
     widths = ours.knots(raw)[0].diff()
     # A tenth of an equal share, the two outer knots on either side counted in.
     assert widths[widths > 1e-12].min() >= 0.0999 / (ours.bins + 4)
-    assert ours.forward(x, raw)[1].min() > math.log(1e-3)
+    # A slope is at least order - 1 times a rise over the whole domain.
+    assert ours.forward(x, raw)[1].min() > math.log(0.999 * 3 * 1e-4)
+    rq = paper_flow(paper_coordinates(), "rq").build().couplings[0].transforms[0]
+    assert isinstance(rq, kf.RationalQuadratic)
+    assert rq.min_width == rq.min_height == rq.min_slope == 1e-3
 
 
 def test_the_paper_needs_two_torsions() -> None:

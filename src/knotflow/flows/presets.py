@@ -27,6 +27,11 @@ STIFF = 0.35
 """A torsion whose circular standard deviation (rad) is below this never turns: it lives on a line."""
 REACH = 5.0
 """Splines on a line reach so many standard deviations to each side; beyond, maps are affine."""
+RQ_FLOOR = 1e-3
+"""Of the paper's rational-quadratic splines: what Durkan et al. (NeurIPS 2019) and the libraries have."""
+RISE = 1e-4
+"""Least rise of the paper's B-splines, as a fraction of the whole. A rise is probability: on a domain much
+wider than the data, larger floors waste it on bins without data, in every coordinate."""
 MARGIN = 8.0
 """So many standard deviations must fit between the mean of a bond or angle and its physical limits."""
 
@@ -51,8 +56,9 @@ def paper_flow(
         family: "bspline", "rq" or "smooth".
         bins: bins or components; by default those of the paper, 32, 16 and 8.
         order: of B-splines.
-        floor: least width and least rise of B-splines as a fraction of the whole; by default a tenth of an
-            equal share, which keeps force matching stable. The paper has 1e-6.
+        floor: least width and least rise of B-splines as a fraction of the whole. By default widths are at
+            least a tenth of an equal share, which keeps force matching stable, and rises at least `RISE`. The
+            paper has 1e-6.
     """
     n = coordinates.n_coordinates
     bonds, angles, torsions = (
@@ -169,9 +175,11 @@ def _transform(
     if family == "smooth":
         return {"family": family, "components": bins}
     if family == "rq":
-        return {"family": family, "bins": bins}
+        floors = {} if phase else dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR)
+        return {"family": family, "bins": bins, **floors}
     # The published parametrisation has the published number of parameters.
-    slopes = {"kind": "slopes"} if phase else {"kind": "paper", "min_width": floor, "min_rise": floor}
+    paper = {"kind": "paper", "min_width": floor, "min_rise": RISE if floor is None else floor}
+    slopes = {"kind": "slopes"} if phase else paper
     return {"family": family, "bins": bins, "order": order, "parametrisation": slopes, "phase": phase}
 
 

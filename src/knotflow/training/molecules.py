@@ -172,7 +172,7 @@ def training_config(
     if choice.epochs is not None or paper:
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
-        steps = 2000 if quick else 12_000
+        steps = 2000 if quick else 10_000
     forces = not quick if choice.forces is None else choice.forces
     if paper:
         weight = 0.001 if forces else 0.0
