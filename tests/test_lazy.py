@@ -10,7 +10,7 @@ import knotflow as kf
 from knotflow import physics
 
 
-@pytest.mark.parametrize("package", ["knotflow", "knotflow.physics"])
+@pytest.mark.parametrize("package", ["knotflow", "knotflow.dynamics", "knotflow.physics"])
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:

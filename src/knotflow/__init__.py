@@ -6,6 +6,8 @@ from knotflow.lazy import lazy_names
 from knotflow.version import __version__
 
 if TYPE_CHECKING:
+    from knotflow.dynamics.ase_bridge import ase_calculator
+    from knotflow.dynamics.openmm_bridge import openmm_force
     from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
     from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.transforms import (
@@ -42,20 +44,24 @@ __all__ = [
     "Slopes",
     "Transform",
     "__version__",
+    "ase_calculator",
     "load",
+    "openmm_force",
     "save",
 ]
 
 _FLOWS = ("Conditioner", "Coupling", "Flow", "FlowConfig", "load", "save")
 _MOLECULES = ("BoltzmannGenerator",)
+_BRIDGES = ("ase_calculator", "openmm_force")
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "knotflow.dynamics": _BRIDGES,
         "knotflow.flows": _FLOWS,
         "knotflow.flows.boltzmann": _MOLECULES,
         "knotflow.transforms": [
-            name for name in __all__ if name not in (*_FLOWS, *_MOLECULES, "__version__")
+            name for name in __all__ if name not in (*_FLOWS, *_MOLECULES, *_BRIDGES, "__version__")
         ],
     },
-    modules=["adapters", "analysis", "flows", "geometry", "physics", "training", "transforms"],
+    modules=["adapters", "analysis", "dynamics", "flows", "geometry", "physics", "training", "transforms"],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from knotflow.compiled import Compiled
 from knotflow.physics.engines import FRICTION, STEP, Engine, Floats, Snapshot
+from knotflow.physics.splitting import baoab
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.torch_force_field import Tables, TorchForceField, energy_and_force
 from knotflow.physics.units import BOLTZMANN
@@ -60,14 +62,11 @@ class TorchEngine(Engine):
     def _baoab(
         self, tables: Tables, x: Tensor, v: Tensor, f: Tensor, noise: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        def thermostat(v: Tensor) -> Tensor:
+            return math.exp(-FRICTION * STEP) * v + noise_scale * noise
+
         kick = 0.5 * STEP * self._kT * self._inverse_mass
-        v = v + kick * f
-        x = x + 0.5 * STEP * v
-        v = math.exp(-FRICTION * STEP) * v + noise_scale * noise
-        middle = v
-        x = x + 0.5 * STEP * v
-        u, f = energy_and_force(tables, x)
-        return x, v + kick * f, f, u, middle
+        return baoab(partial(energy_and_force, tables), x, v, f, thermostat, dt=STEP, kick=kick)
 
     def _columns(self, array: Floats) -> Tensor:
         """Shape (walkers, atoms, 3) to (3, atoms, walkers), as the force field wants it."""

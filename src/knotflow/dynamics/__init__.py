@@ -1,0 +1,56 @@
+"""Dynamics on any energy, a flow's included; exact samples with a flow; bridges to OpenMM and ASE."""
+
+from typing import TYPE_CHECKING
+
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.dynamics.ase_bridge import ase_calculator
+    from knotflow.dynamics.body import Body, Bonds
+    from knotflow.dynamics.energies import CoordinateEnergy, Potential
+    from knotflow.dynamics.flow_energy import FlowEnergy
+    from knotflow.dynamics.integrators import Langevin, State, Status, Verlet
+    from knotflow.dynamics.monte_carlo import Chains, ChainState, FlowMonteCarlo, Moves
+    from knotflow.dynamics.openmm_bridge import openmm_force
+    from knotflow.dynamics.protocol import DynamicsConfig, run
+    from knotflow.dynamics.record import Record
+    from knotflow.dynamics.score import Drift, drift
+
+__all__ = [
+    "Body",
+    "Bonds",
+    "ChainState",
+    "Chains",
+    "CoordinateEnergy",
+    "Drift",
+    "DynamicsConfig",
+    "FlowEnergy",
+    "FlowMonteCarlo",
+    "Langevin",
+    "Moves",
+    "Potential",
+    "Record",
+    "State",
+    "Status",
+    "Verlet",
+    "ase_calculator",
+    "drift",
+    "openmm_force",
+    "run",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "knotflow.dynamics.ase_bridge": ["ase_calculator"],
+        "knotflow.dynamics.body": ["Body", "Bonds"],
+        "knotflow.dynamics.energies": ["CoordinateEnergy", "Potential"],
+        "knotflow.dynamics.flow_energy": ["FlowEnergy"],
+        "knotflow.dynamics.integrators": ["Langevin", "State", "Status", "Verlet"],
+        "knotflow.dynamics.monte_carlo": ["ChainState", "Chains", "FlowMonteCarlo", "Moves"],
+        "knotflow.dynamics.openmm_bridge": ["openmm_force"],
+        "knotflow.dynamics.protocol": ["DynamicsConfig", "run"],
+        "knotflow.dynamics.record": ["Record"],
+        "knotflow.dynamics.score": ["Drift", "drift"],
+    },
+)

@@ -1,0 +1,120 @@
+r"""What moves: masses, the unit of energy, and which motion counts as heat; bonds that hold it together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from knotflow.physics.system import MolecularSystem
+from knotflow.physics.units import thermal_energy
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    r"""Masses of what moves, with kinetic energies in kT.
+
+    Units are nm, ps and amu, so $m v^2$ is in kJ/mol, and ``kT`` in kJ/mol turns reduced forces (kT/nm) into
+    accelerations $\frac{kT}{m} f$ in nm/ps². With unit masses and ``kT`` = 1 units are reduced.
+
+    If nothing acts on the body as a whole (``free``), its centre of mass stands still and there are three
+    degrees of freedom less. Velocities are then drawn from the Maxwell-Boltzmann distribution *given* a
+    total momentum of zero. That is: draw all of them, and take the velocity of the centre of mass away,
+    which is a projection, orthogonal in $\sum m v^2$. Rotations stay: they carry $kT/2$ like other motions.
+
+    Args:
+        masses: broadcast against one point: (atoms, 1) amu, or (d,).
+        shape: of one point: (atoms, 3), or (d,).
+        temperature: in K; 1 in reduced units.
+        kT: in kJ/mol; 1 in reduced units.
+        free: whether the centre of mass stands still; axis -2 is that of the atoms.
+    """
+
+    masses: Tensor
+    shape: tuple[int, ...]
+    temperature: float
+    kT: float  # noqa: N815
+    free: bool
+
+    @classmethod
+    def molecule(cls, masses: ArrayLike, temperature: float) -> Self:
+        """Atoms of masses (atoms,) in amu, at a temperature in K, on which nothing acts from outside."""
+        column = torch.as_tensor(np.asarray(masses, dtype=np.float64))
+        if column.ndim != 1 or len(column) < 2 or not bool((column > 0).all()):
+            raise ValueError(f"masses must be positive, one for each of at least two atoms, got {masses!r}.")
+        return cls(column[:, None], (len(column), 3), temperature, thermal_energy(temperature), True)
+
+    @classmethod
+    def of(cls, system: MolecularSystem) -> Self:
+        """The atoms of a molecule at its temperature."""
+        return cls.molecule(system.masses, system.temperature)
+
+    @classmethod
+    def unit(cls, dim: int, mass: float = 1.0) -> Self:
+        """A particle with so many coordinates and ``kT`` = 1: for densities of coordinates."""
+        return cls(torch.full((dim,), mass, dtype=torch.float64), (dim,), 1.0, 1.0, False)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """How many there are of which each has $kT/2$ on average."""
+        return math.prod(self.shape) - (3 if self.free else 0)
+
+    def kinetic_energy(self, v: Tensor) -> Tensor:
+        r"""$\frac{1}{2kT} \sum m v^2$ in kT: velocities (replicas, ...) to (replicas,)."""
+        return 0.5 / self.kT * (self.masses.to(v) * v.square()).flatten(1).sum(1)
+
+    def kinetic_temperature(self, v: Tensor) -> Tensor:
+        """Temperature of the motion in K, shape (replicas,)."""
+        return 2 * self.temperature / self.degrees_of_freedom * self.kinetic_energy(v)
+
+    def thermal_velocities(
+        self, replicas: int, *, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """Maxwell-Boltzmann velocities (replicas, ...) in nm/ps."""
+        noise = torch.randn(replicas, *self.shape, generator=generator, dtype=dtype)
+        return self.at_rest((self.kT / self.masses.to(noise)).sqrt() * noise)
+
+    def at_rest(self, v: Tensor) -> Tensor:
+        """Velocities less that of the centre of mass, if that is to stand still."""
+        if not self.free:
+            return v
+        weights = (self.masses / self.masses.sum()).to(v)
+        return v - (weights * v).sum(-2, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Bonds:
+    r"""Bonds of a molecule, and how long they may get: beyond ``stretch`` times its length a bond is torn.
+
+    Args:
+        pairs: the two atoms of each bond.
+        lengths: in nm, (bonds,).
+        stretch: a factor above 1; infinity: never.
+    """
+
+    pairs: Sequence[tuple[int, int]]
+    lengths: Tensor
+    stretch: float = 1.5
+
+    @classmethod
+    def of(cls, system: MolecularSystem, stretch: float = 1.5) -> Self:
+        """All chemical bonds, with their lengths in the energy-minimised structure."""
+        i, j = torch.tensor(system.bonds).T
+        x = torch.as_tensor(system.positions)
+        return cls(tuple(system.bonds), (x[i] - x[j]).square().sum(-1).sqrt(), stretch)
+
+    def largest(self, x: Tensor) -> Tensor:
+        """The largest length of a bond in units of its own, for positions (..., atoms, 3): shape (...)."""
+        i, j = torch.tensor(self.pairs, device=x.device).T
+        lengths = (x[..., i, :] - x[..., j, :]).square().sum(-1).sqrt()
+        return (lengths / self.lengths.to(x)).amax(-1)
+
+    def torn(self, x: Tensor) -> Tensor:
+        """Where a bond is torn, shape (...)."""
+        return self.largest(x) > self.stretch

@@ -1,0 +1,272 @@
+r"""Velocity Verlet and Langevin dynamics of many replicas at once, on any potential.
+
+An integrator is a step from one `State` to the next. A replica whose step fails stays for good where it was
+before, and says when and why. What the others do does not change by a bit: they are computed as before, with
+the stopped one in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knotflow.compiled import Compiled
+from knotflow.dynamics.body import Body
+from knotflow.dynamics.energies import Potential
+from knotflow.physics.splitting import Field, baoab, verlet
+
+Advance = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Positions, velocities, forces and energies after a step."""
+
+
+class Status(IntEnum):
+    """How a replica is."""
+
+    MOVING = 0
+    NOT_FINITE = 1
+    """A position, an energy or a force was not a finite number."""
+    OUTSIDE = 2
+    """It left the support of the density: its energy became infinite."""
+    TORN = 3
+    """A bond became too long."""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return ("moving", "not a finite number", "outside of the support", "a torn bond")[self]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Replicas at one moment; shapes begin with the number of replicas."""
+
+    positions: Tensor
+    """(replicas, atoms, 3) in nm, or (replicas, d)."""
+    velocities: Tensor
+    """In nm/ps."""
+    force: Tensor
+    """In kT/nm, at the positions."""
+    energy: Tensor
+    """Potential energy in kT, (replicas,)."""
+    status: Tensor
+    """`Status` as whole numbers, (replicas,)."""
+    stopped: Tensor
+    """The step that failed, (replicas,); -1 while a replica moves."""
+    step: int = 0
+    """How many steps were done."""
+    time: float = 0.0
+    """In ps."""
+
+    @property
+    def moving(self) -> Tensor:
+        """Which replicas still move, (replicas,)."""
+        return self.status == Status.MOVING
+
+
+class Integrator(ABC):
+    """Moves replicas by steps of equal length, with one evaluation of the force a step.
+
+    Args:
+        potential: energies and forces.
+        body: what moves.
+        dt: length of a step in ps.
+        torn: positions to a mask of replicas that have come apart, and stop: `Bonds.torn`.
+        compiled: whether to compile a step, force included, as one graph: for potentials made of torch
+            functions alone, as `CoordinateEnergy`. `TorchForceField` and `FlowEnergy` compile themselves.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        body: Body,
+        dt: float,
+        *,
+        torn: Callable[[Tensor], Tensor] | None = None,
+        compiled: bool = False,
+    ) -> None:
+        if not (math.isfinite(dt) and dt > 0):
+            raise ValueError(f"a step must have a positive length in ps, got {dt!r}.")
+        self.potential, self.body, self.dt, self.torn = potential, body, dt, torn
+        self._advance = Compiled(self._moved, task="the dynamics", enabled=compiled)
+
+    def start(self, positions: Tensor, velocities: Tensor) -> State:
+        """Replicas that have not moved yet; those that cannot are stopped from the beginning.
+
+        Args:
+            positions: (replicas, ...), as ``body`` says.
+            velocities: of the same shape; see `Body.thermal_velocities`.
+        """
+        for name, value in (("positions", positions), ("velocities", velocities)):
+            if value.ndim == 0 or value.shape[1:] != self.body.shape or len(value) != len(positions):
+                shape = ", ".join(map(str, self.body.shape))
+                raise ValueError(
+                    f"{name} must have shape (replicas, {shape}), with as many replicas as there are "
+                    f"positions, got {tuple(value.shape)}."
+                )
+        x = positions.detach()
+        zero = x.new_zeros(len(x), dtype=torch.int64)
+        bare = State(x, velocities.detach().to(x), torch.zeros_like(x), x.new_zeros(len(x)), zero, zero - 1)
+        with torch.no_grad():
+            u, f = self.potential.energy_and_force(x)
+            reason = self._reason(x, bare.velocities, u, f)
+        ok = reason == Status.MOVING
+        return replace(
+            bare,
+            force=torch.where(_rows(ok, f), f, 0.0),
+            energy=u,
+            status=reason,
+            stopped=torch.where(ok, -1, 0),
+        )
+
+    @torch.no_grad()
+    def step(self, state: State) -> State:
+        """The state one step later."""
+        x, v, f, u, reason = self._advance(
+            state.positions, state.velocities, state.force, state.energy, state.status, *self._extra(state)
+        )
+        failed = (reason != Status.MOVING) & state.moving
+        return State(
+            positions=x,
+            velocities=v,
+            force=f,
+            energy=u,
+            status=torch.where(failed, reason, state.status),
+            stopped=torch.where(failed, state.step + 1, state.stopped),
+            step=state.step + 1,
+            time=state.time + self.dt,
+        )
+
+    def run(self, state: State, steps: int) -> State:
+        """The state so many steps later; once nothing moves any more, only the clock does."""
+        for done in range(steps):
+            if done % 100 == 0 and not bool(state.moving.any()):
+                left = steps - done
+                return replace(state, step=state.step + left, time=state.time + left * self.dt)
+            state = self.step(state)
+        return state
+
+    @abstractmethod
+    def _extra(self, state: State) -> tuple[Tensor, ...]:
+        """What a step needs beside the state."""
+
+    @abstractmethod
+    def _splitting(self, field: Field, x: Tensor, v: Tensor, f: Tensor, *extra: Tensor) -> Advance:
+        """One step of all replicas."""
+
+    def _moved(
+        self, x: Tensor, v: Tensor, f: Tensor, u: Tensor, status: Tensor, *extra: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """A step of those that move and stay intact, and the reason why others do not."""
+        moving = status == int(Status.MOVING)  # to Dynamo, a Status is not a number
+
+        def field(there: Tensor) -> tuple[Tensor, Tensor]:
+            # Those that stopped, or are nowhere, are evaluated where they were: a potential sees numbers
+            # only, and always as many rows.
+            return self.potential.energy_and_force(torch.where(_rows(moving & _finite(there), x), there, x))
+
+        new_x, new_v, new_f, new_u = self._splitting(field, x, v, f, *extra)
+        reason = self._reason(new_x, new_v, new_u, new_f)
+        ok = moving & (reason == int(Status.MOVING))
+        rows = _rows(ok, x)
+        return (
+            torch.where(rows, new_x, x),
+            torch.where(rows, new_v, v),
+            torch.where(rows, new_f, f),
+            torch.where(ok, new_u, u),
+            reason,
+        )
+
+    def _reason(self, x: Tensor, v: Tensor, u: Tensor, f: Tensor) -> Tensor:
+        """Why replicas cannot go on from here, as a `Status`."""
+        reason = torch.full_like(u, int(Status.MOVING), dtype=torch.int64)
+        if self.torn is not None:
+            reason = torch.where(self.torn(x), int(Status.TORN), reason)
+        finite = u.isfinite() & _finite(f) & _finite(v) & _finite(x)
+        reason = torch.where(finite, reason, int(Status.NOT_FINITE))
+        # Outside there is no force, so that velocities are not finite either.
+        return torch.where(_finite(x) & (u == math.inf), int(Status.OUTSIDE), reason)
+
+    def _half_kick(self, like: Tensor) -> Tensor:
+        return (0.5 * self.dt * self.body.kT / self.body.masses).to(like)
+
+
+class Verlet(Integrator):
+    r"""Velocity Verlet (`knotflow.physics.splitting.verlet`): Newton's equations.
+
+    On an energy with two continuous derivatives the total energy stays within $O(dt^2)$ of where it began,
+    for very long times; where the force jumps, every crossing leaves an error of first order.
+    """
+
+    def _extra(self, state: State) -> tuple[Tensor, ...]:
+        return (self._half_kick(state.positions),)
+
+    def _splitting(self, field: Field, x: Tensor, v: Tensor, f: Tensor, *extra: Tensor) -> Advance:
+        (kick,) = extra
+        x, v, f, u = verlet(field, x, v, f, dt=self.dt, kick=kick)
+        return x, v, f, u
+
+
+class Langevin(Integrator):
+    r"""Langevin dynamics at the temperature of the body (`knotflow.physics.splitting.baoab`).
+
+    The random numbers of a step follow from the seed and the number of the step, so a state is all that is
+    needed to go on with the same bits. A free body gets no momentum from the noise, and keeps none.
+
+    Args:
+        potential: energies and forces.
+        body: what moves, and its temperature.
+        dt: length of a step in ps.
+        friction: in 1/ps.
+        seed: of the random numbers.
+        torn: see `Integrator`.
+        compiled: see `Integrator`.
+    """
+
+    def __init__(
+        self,
+        potential: Potential,
+        body: Body,
+        dt: float,
+        friction: float,
+        *,
+        seed: int = 0,
+        torn: Callable[[Tensor], Tensor] | None = None,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(potential, body, dt, torn=torn, compiled=compiled)
+        if not (math.isfinite(friction) and friction > 0):
+            raise ValueError(f"the friction must be a positive number per ps, got {friction!r}; use Verlet.")
+        self.friction, self.seed = friction, seed
+
+    def _extra(self, state: State) -> tuple[Tensor, ...]:
+        x = state.positions
+        seed = int(np.random.SeedSequence([self.seed, state.step]).generate_state(1, np.uint64)[0])
+        generator = torch.Generator(x.device).manual_seed(seed)
+        spread = math.sqrt(-math.expm1(-2 * self.friction * self.dt) * self.body.kT)
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        return self._half_kick(x), spread / self.body.masses.sqrt().to(x) * noise
+
+    def _splitting(self, field: Field, x: Tensor, v: Tensor, f: Tensor, *extra: Tensor) -> Advance:
+        kick, noise = extra
+
+        def thermostat(v: Tensor) -> Tensor:
+            return self.body.at_rest(math.exp(-self.friction * self.dt) * v + noise)
+
+        x, v, f, u, _ = baoab(field, x, v, f, thermostat, dt=self.dt, kick=kick)
+        return x, v, f, u
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.isfinite().flatten(1).all(1)
+
+
+def _rows(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of replicas that broadcasts against positions."""
+    return mask.reshape(-1, *[1] * (like.ndim - 1))

@@ -1,0 +1,412 @@
+r"""Exact samples of an energy with the help of a flow: Metropolis chains, many at a time.
+
+Two kinds of moves, each of which leaves $\pi \propto e^{-u}$ as it is, however good or bad the flow:
+
+**Flow.** The flow proposes a new molecule $x' \sim p$, whatever the chain's state $x$ is. It is accepted with
+probability $\min(1, W(x')/W(x))$, $W = e^{-u}/p$ (independence Metropolis; Tierney 1994). One such move can
+cross any barrier; but a state that the flow hardly ever proposes has a large $W$, and holds its chain long.
+
+**Hybrid Monte Carlo.** A short piece of dynamics on $u$ itself, from fresh velocities, accepted with
+probability $\min(1, e^{-\Delta H})$ (Duane et al. 1987). It crosses no barrier, but moves every state on.
+
+A flow is good globally and rough locally, dynamics is the other way round, so cycles of both are better than
+either. Both moves treat all poses of a molecule alike, so the chains sample its shape, as the generator does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from knotflow.dynamics.flow_energy import FlowEnergy
+from knotflow.files import write_atomically
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import Flow
+from knotflow.physics.autocorrelation import autocorrelation_time
+from knotflow.physics.energy import Energy, MolecularEnergy
+from knotflow.physics.splitting import verlet
+from knotflow.physics.summary import Average
+from knotflow.physics.units import thermal_energy
+from knotflow.transforms import Domain, Line
+from knotflow.transforms.base import check_count
+
+JITTER: Final = 0.2
+"""Time steps of a trajectory are longer or shorter by up to this share, lest one fit a vibration's period."""
+PATIENCE: Final = 100
+"""Rounds of proposals among which every chain must find a state to start from."""
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Where chains are: all that is needed to go on, on the same machine with the same random numbers."""
+
+    x: Tensor
+    """Shape (chains, atoms, 3) in nm, or (chains, d)."""
+    energy: Tensor
+    """Reduced energies u, shape (chains,), float64."""
+    log_prob: Tensor
+    r"""Log-densities of the flow, shape (chains,), float64; $-\infty$ outside its support."""
+    random: Tensor
+    """State of the random generator."""
+    cycles: Tensor
+    """Number of cycles done, a scalar."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a ``.safetensors`` file."""
+        parts = {field.name: getattr(self, field.name).cpu().contiguous() for field in fields(self)}
+        write_atomically(Path(path), to_bytes(parts))
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> ChainState:
+        """Read what `save` wrote."""
+        try:
+            found = from_bytes(Path(path).read_bytes())
+            kept_on_cpu = ("random", "cycles")
+            return cls(**{k: t if k in kept_on_cpu else t.to(device) for k, t in found.items()})
+        except (SafetensorError, TypeError) as error:
+            raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How often a kind of move was tried, and how often it was accepted."""
+
+    tried: int
+    accepted: int
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the moves that were accepted; NaN if none was tried."""
+        return self.accepted / self.tried if self.tried else math.nan
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What a run gave: rows of states, a column for each chain."""
+
+    positions: Tensor
+    """Shape (rows, chains, atoms, 3) in nm, or (rows, chains, d)."""
+    energy: Tensor
+    """Reduced energies, shape (rows, chains), float64."""
+    log_prob: Tensor
+    """Log-densities of the flow, shape (rows, chains), float64."""
+    moves: Mapping[str, Moves]
+    """For each kind, ``"flow"`` and ``"hmc"``."""
+    every: int
+    """Cycles from one row to the next."""
+    state: ChainState
+    """Where the chains are now, to go on."""
+
+    def average(self, values: ArrayLike) -> Average:
+        """Mean of an observable, values (rows, chains), and its standard error.
+
+        Chains are independent of each other, so the error comes from the spread of their means; it is NaN
+        for a single chain.
+        """
+        table = self._table(values)
+        return Average.of(table.mean(0))
+
+    def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
+        """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.
+
+        Missing values are the energies. Believe it if the chains are at least twenty times as long.
+        """
+        table = self._table(self.energy.cpu().numpy() if values is None else values)
+        return self.every * autocorrelation_time(table)
+
+    def effective_samples(self, values: ArrayLike | None = None) -> float:
+        """So many independent samples would tell the mean of an observable as well."""
+        return self.energy.numel() * self.every / self.autocorrelation_time(values)
+
+    def _table(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        table = np.asarray(values, dtype=np.float64)
+        if table.shape != tuple(self.energy.shape):
+            raise ValueError(
+                f"values must have shape (rows, chains), here {tuple(self.energy.shape)}, got {table.shape}."
+            )
+        return table
+
+
+class FlowMonteCarlo:
+    r"""Metropolis chains on an energy, with proposals by a flow.
+
+    A cycle is ``flow_moves`` proposals of the flow, then ``hmc_moves`` trajectories of hybrid Monte Carlo;
+    all chains do the same move at the same time. Averages over the chains are those of $e^{-u}$, up to
+    rounding: a float32 model knows its density to some $10^{-4}$; give ``model.double()`` if that is too
+    much. The energy's temperature may be another than the model's.
+
+    Molecules with a stereocentre of wrong handedness are not part of the target: moves to them are refused.
+
+    Args:
+        model: A Boltzmann generator; or a flow, for an `Energy` on the same domains, without dynamics.
+        energy: What to sample.
+        flow_moves: Proposals of the flow in a cycle.
+        hmc_moves: Trajectories in a cycle.
+        md_steps: Time steps of a trajectory.
+        time_step: In ps. About three quarters of the trajectories should be accepted.
+        masses: Of the atoms in amu, shape (atoms,); missing: those of the molecule. Any positive ones will
+            do.
+
+    Raises:
+        ValueError: if model and energy do not fit together, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        model: BoltzmannGenerator | Flow,
+        energy: MolecularEnergy | Energy,
+        *,
+        flow_moves: int = 1,
+        hmc_moves: int = 0,
+        md_steps: int = 20,
+        time_step: float = 0.0005,
+        masses: ArrayLike | None = None,
+    ) -> None:
+        check_count("flow_moves", flow_moves, 0)
+        check_count("hmc_moves", hmc_moves, 0)
+        check_count("flow_moves + hmc_moves", flow_moves + hmc_moves, 1)
+        check_count("md_steps", md_steps, 1)
+        if not (math.isfinite(time_step) and time_step > 0):
+            raise ValueError(f"time_step must be a positive number of ps, got {time_step!r}.")
+        _check_pair(model, energy)
+        self.model, self.energy = model, energy
+        self.flow_moves, self.hmc_moves = flow_moves, hmc_moves
+        self.md_steps, self.time_step = md_steps, time_step
+        if hmc_moves:
+            self._dynamics = _Dynamics(model, energy, masses)
+
+    def start(self, chains: int | Tensor, seed: int = 0) -> ChainState:
+        """First states: samples of the flow, or positions of your own, and a seed for all that follows.
+
+        Chains have to forget where they started: leave out the first part of what they give.
+
+        Args:
+            chains: Their number, or a state for each: (chains, atoms, 3) or (chains, d).
+            seed: Of the random numbers.
+
+        Raises:
+            ValueError: if states have no finite energy or the wrong handedness, or the flow finds no others.
+        """
+        check_count("seed", seed, 0)
+        like = next(self.model.parameters(), torch.empty(0))
+        random = torch.Generator(like.device).manual_seed(seed)
+        if isinstance(chains, Tensor):
+            x, u, log_prob = self._start_at(chains.to(like))
+        else:
+            check_count("chains", chains, 1)
+            x, u, log_prob = self._draw_start(chains, random)
+        return ChainState(x, u, log_prob, random.get_state(), torch.tensor(0))
+
+    @torch.no_grad()
+    def run(
+        self,
+        state: ChainState,
+        cycles: int,
+        *,
+        every: int = 1,
+        progress: Callable[[int], None] | None = None,
+    ) -> Chains:
+        """Go on from a state. Two runs, one after the other, are the same as one long run, bit for bit.
+
+        Args:
+            state: From `start`, or ``state`` of an earlier run.
+            cycles: How many to do, a multiple of ``every``.
+            every: After so many cycles the states are kept.
+            progress: Called with the number of finished cycles after each.
+        """
+        check_count("every", every, 1)
+        check_count("cycles", cycles, 1)
+        if cycles % every:
+            raise ValueError(f"cycles must be a multiple of every, got {cycles} and {every}.")
+        random = torch.Generator(state.x.device)
+        random.set_state(state.random)
+        x, u, log_prob = state.x, state.energy, state.log_prob
+        accepted = {"flow": 0, "hmc": 0}
+        kept = []
+        for cycle in range(1, cycles + 1):
+            for _ in range(self.flow_moves):
+                x, u, log_prob, accept = self._flow_move(x, u, log_prob, random)
+                accepted["flow"] += int(accept.sum())
+            moved = torch.zeros_like(u, dtype=torch.bool)
+            for _ in range(self.hmc_moves):
+                x, u, accept = self._hmc_move(x, u, random)
+                accepted["hmc"] += int(accept.sum())
+                moved = moved | accept
+            if bool(moved.any()):
+                log_prob = torch.where(moved, self._log_prob(x), log_prob)
+            if cycle % every == 0:
+                kept.append((x, u, log_prob))
+            if progress is not None:
+                progress(cycle)
+        tried = {"flow": cycles * self.flow_moves * len(x), "hmc": cycles * self.hmc_moves * len(x)}
+        rows = [torch.stack(part) for part in zip(*kept, strict=True)]
+        return Chains(
+            positions=rows[0],
+            energy=rows[1],
+            log_prob=rows[2],
+            moves={kind: Moves(tried[kind], accepted[kind]) for kind in tried},
+            every=every,
+            state=ChainState(x, u, log_prob, random.get_state(), state.cycles + cycles),
+        )
+
+    def _flow_move(
+        self, x: Tensor, u: Tensor, log_prob: Tensor, random: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        new_x, new_u, new_log_prob, allowed = self._propose(len(x), random)
+        # A state outside the flow's support has an infinite weight: only dynamics can move it.
+        gain = (u + log_prob) - (new_u + new_log_prob)
+        accept = allowed & (_log_uniform(u, random) < gain)
+        return (
+            torch.where(_like(accept, x), new_x, x),
+            torch.where(accept, new_u, u),
+            torch.where(accept, new_log_prob, log_prob),
+            accept,
+        )
+
+    def _hmc_move(self, x: Tensor, u: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        stretch = 1 + JITTER * (2 * float(torch.rand((), generator=random, device=x.device)) - 1)
+        new_x, new_u, gain = self._dynamics.trajectory(x, self.md_steps, stretch * self.time_step, random)
+        # Written so that NaN, of a trajectory that flew apart, is refused.
+        accept = self._right_handed(new_x) & new_u.isfinite() & (_log_uniform(u, random) < gain)
+        return torch.where(_like(accept, x), new_x, x), torch.where(accept, new_u, u), accept
+
+    @torch.no_grad()
+    def _propose(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Samples of the flow, their energies and log-densities, and which the target contains at all."""
+        if isinstance(self.model, BoltzmannGenerator):
+            q, log_q = self.model.flow.sample_and_log_prob(n, generator=random)
+            x, ladj = self.model.coordinates.inverse(q)
+            log_prob = log_q - ladj
+            # A stiff torsion beyond half a turn is another one's twin, and log_prob(x) is that of the twin.
+            allowed = self._right_handed(x) & (self.model.unwound(q) == q).all(-1)
+        else:
+            x, log_prob = self.model.sample_and_log_prob(n, generator=random)
+            allowed = torch.ones_like(log_prob, dtype=torch.bool)
+        u = self.energy.energy(x).double()
+        log_prob = log_prob.double()
+        return x, u, log_prob, allowed & u.isfinite() & log_prob.isfinite()
+
+    def _draw_start(self, chains: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        found, ready = [], 0
+        for _ in range(PATIENCE):
+            *parts, allowed = self._propose(chains, random)
+            found.append([part[allowed] for part in parts])
+            ready += int(allowed.sum())
+            if ready >= chains:
+                x, u, log_prob = (torch.cat(part)[:chains] for part in zip(*found, strict=True))
+                return x, u, log_prob
+        raise ValueError(
+            f"of {PATIENCE * chains:,} samples of the flow only {ready:,} have the right handedness and a "
+            f"finite energy, too few for {chains} chains; train the model better, or give positions to start "
+            "from."
+        )
+
+    @torch.no_grad()
+    def _start_at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        least = 3 if isinstance(self.model, BoltzmannGenerator) else 2
+        if x.ndim != least or len(x) == 0:
+            shape = f"(chains, {self.model.n_atoms}, 3)" if least == 3 else f"(chains, {self.model.dim})"
+            raise ValueError(f"states to start from must have shape {shape}, got {tuple(x.shape)}.")
+        u = self.energy.energy(x).double()
+        if not bool((u.isfinite() & self._right_handed(x)).all()):
+            raise ValueError(
+                "every chain must start with a finite energy and the right handedness; leave out the others."
+            )
+        return x, u, self._log_prob(x)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        if isinstance(self.model, BoltzmannGenerator):
+            return -FlowEnergy(self.model).energy(x).double()
+        return self.model.log_prob(x).double()
+
+    def _right_handed(self, x: Tensor) -> Tensor:
+        if isinstance(self.model, BoltzmannGenerator):
+            return self.model.chirality.matches(x)
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+
+
+class _Dynamics:
+    r"""Trajectories by velocity Verlet on $H = u + \sum m v^2 / 2kT$, from thermal velocities."""
+
+    def __init__(
+        self, model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Energy, masses: ArrayLike | None
+    ) -> None:
+        if not (isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy)):
+            raise ValueError(
+                "hmc_moves need a Boltzmann generator and the energy of a molecule; set them to 0."
+            )
+        if masses is None:
+            from knotflow.physics.system import MolecularSystem
+
+            masses = MolecularSystem.parse(model.molecule).masses
+        self.masses = torch.as_tensor(np.array(masses, dtype=np.float64))
+        if self.masses.shape != (model.n_atoms,) or not bool((self.masses > 0).all()):
+            raise ValueError(
+                f"masses must be {model.n_atoms} positive numbers of amu, got {self.masses.tolist()}."
+            )
+        self.energy = energy
+        self.speed = (thermal_energy(energy.temperature) / self.masses).sqrt()[:, None]
+        """Thermal velocities in nm/ps, shape (atoms, 1)."""
+
+    def trajectory(
+        self, x: Tensor, steps: int, time_step: float, random: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Positions at the end, centred, their energies, and $-\Delta H$, both (chains,) in float64."""
+        speed = self.speed.to(x)
+        kick = 0.5 * time_step * speed.square()
+        v = speed * torch.randn(x.shape, generator=random, dtype=x.dtype, device=x.device)
+        u, f = self.energy.energy_and_force(x)
+        before = _hamiltonian(u, v / speed)
+        for _ in range(steps):
+            x, v, f, u = verlet(self.energy.energy_and_force, x, v, f, dt=time_step, kick=kick)
+        weights = (self.masses / self.masses.sum()).to(x)
+        centre = torch.einsum("a,nad->nd", weights, x)
+        return x - centre[:, None], u.double(), before - _hamiltonian(u, v / speed)
+
+
+def _hamiltonian(u: Tensor, w: Tensor) -> Tensor:
+    """Energy and kinetic energy in kT, float64; velocities are given in units of the thermal ones."""
+    return u.double() + 0.5 * w.double().square().sum((-1, -2))
+
+
+def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:
+    return torch.rand(u.shape, generator=random, dtype=u.dtype, device=u.device).log()
+
+
+def _like(accept: Tensor, x: Tensor) -> Tensor:
+    return accept.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _check_pair(model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Energy) -> None:
+    if isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy):
+        if model.n_atoms != energy.n_atoms:
+            raise ValueError(
+                f"the model is of a molecule of {model.n_atoms} atoms, the energy of one of "
+                f"{energy.n_atoms}; they must be the same molecule."
+            )
+    elif isinstance(model, Flow) and isinstance(energy, Energy):
+        if [_place(d) for d in model.domains] != [_place(d) for d in energy.domains]:
+            raise ValueError(
+                f"flow and energy must live on the same domains, got {model.domains} and {energy.domains}."
+            )
+    else:
+        raise ValueError(
+            "expected a BoltzmannGenerator with a MolecularEnergy, or a Flow with an Energy, got "
+            f"{type(model).__name__} with {type(energy).__name__}."
+        )
+
+
+def _place(domain: Domain) -> Domain | type[Line]:
+    """The points of a domain: the limits of a line are no limits."""
+    return Line if isinstance(domain, Line) else domain

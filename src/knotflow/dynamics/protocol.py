@@ -1,0 +1,225 @@
+"""The test of Hong & Chun (AAAI 2023), figure 4: dynamics on a learned energy, at last without a thermostat.
+
+A thermostat hides what is wrong with a force: it cools what heats up. Without one the total energy must stay,
+and a molecule stays whole only on an energy that is smooth and right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from knotflow.config import Config
+from knotflow.dynamics.body import Body, Bonds
+from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
+from knotflow.dynamics.record import Record, read_arrays, write_arrays
+from knotflow.physics.energy import MolecularEnergy
+from knotflow.physics.system import MolecularSystem
+
+SAVE_EVERY: Final = 30.0
+"""In seconds: how much work is lost if a run is killed."""
+SAME_ENERGY: Final = 1e-2
+"""In kT: by more, a checkpoint belongs to another energy."""
+
+Progress = Callable[[int, int, State], None]
+"""Told the number of steps done, that of all steps, and the state."""
+
+
+class DynamicsConfig(Config):
+    """A run: equilibration with a thermostat, then production without. The defaults are the paper's."""
+
+    replicas: int = Field(default=10, ge=1)
+    """Independent molecules, each from another frame."""
+    dt: float = Field(default=1e-4, gt=0, allow_inf_nan=False)
+    """Length of a step in ps."""
+    equilibration: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    """Langevin dynamics, in ps."""
+    friction: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """Of the thermostat, in 1/ps."""
+    production: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """Velocity Verlet, in ps."""
+    every: int = Field(default=50, ge=1)
+    """Steps from one record to the next."""
+    stretch: float = Field(default=1.5, gt=1)
+    """A bond that is so many times as long as in the minimised structure is torn."""
+    seed: int = Field(default=0, ge=0)
+    """Of the choice of frames, the velocities and the thermostat."""
+
+    @model_validator(mode="after")
+    def _check_records(self) -> Self:
+        for name in ("equilibration", "production"):
+            records = getattr(self, name) / (self.dt * self.every)
+            if abs(records - round(records)) > 1e-6 * max(1.0, records):
+                raise ValueError(
+                    f"{name} must be a whole number of records of every·dt = {self.dt * self.every:g} ps, "
+                    f"got {getattr(self, name):g} ps."
+                )
+        return self
+
+    @property
+    def equilibration_steps(self) -> int:
+        """Steps with a thermostat."""
+        return round(self.equilibration / self.dt)
+
+    @property
+    def steps(self) -> int:
+        """All steps."""
+        return self.equilibration_steps + round(self.production / self.dt)
+
+
+def run(
+    energy: MolecularEnergy,
+    system: MolecularSystem,
+    frames: ArrayLike | Tensor,
+    config: DynamicsConfig | None = None,
+    *,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+    save_every: float = SAVE_EVERY,
+) -> Record:
+    """Equilibrate replicas on an energy, take the thermostat away, and see what happens.
+
+    Positions and velocities are float64, centred, without motion of the centre of mass. Velocities are drawn
+    at the temperature of the energy. Nothing but configuration, frames and energy decides about the result.
+
+    Args:
+        energy: of the molecule: a `knotflow.dynamics.FlowEnergy`, a force field.
+        system: masses and bonds.
+        frames: (n, atoms, 3) in nm; if there are more than replicas, as many of them are chosen at random.
+        config: how to run.
+        checkpoint: where to keep the state of the run. If the file is there, the run goes on from it, with
+            the same bits as if it had never stopped; it is kept at the end, and may then be removed.
+        progress: called after every record.
+        save_every: seconds between two checkpoints; one is written on interruption, too.
+
+    Raises:
+        ValueError: if there are too few frames, or if the checkpoint is of another run.
+    """
+    config = config or DynamicsConfig()
+    if energy.n_atoms != system.n_atoms or not math.isclose(energy.temperature, system.temperature):
+        raise ValueError(
+            f"the energy is of {energy.n_atoms} atoms at {energy.temperature:g} K, but the molecule has "
+            f"{system.n_atoms} at {system.temperature:g} K; give those that belong together."
+        )
+    body = Body.of(system)
+    # Less their centre of mass, which would cost digits.
+    start = body.at_rest(starting_frames(frames, system.n_atoms, config))
+    torn = Bonds.of(system, config.stretch).torn
+    thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, torn=torn)
+    newton = Verlet(energy, body, config.dt, torn=torn)
+    work = _Work(config, body, system, start)
+    if checkpoint is not None and checkpoint.exists():
+        state = work.resumed(checkpoint, energy)
+    else:
+        seeded = torch.Generator().manual_seed(config.seed)
+        state = newton.start(start, body.thermal_velocities(config.replicas, generator=seeded))
+        work.put(state)
+    began = saved = time.monotonic()
+    before = work.seconds
+    try:
+        while state.step < config.steps:
+            integrator: Integrator = thermostat if state.step < config.equilibration_steps else newton
+            # The record comes before the state: whatever interrupts, the file never lacks a record.
+            now = integrator.run(state, config.every)
+            work.put(now)
+            state, work.seconds = now, before + time.monotonic() - began
+            if checkpoint is not None and time.monotonic() - saved >= save_every:
+                work.save(checkpoint, state)
+                saved = time.monotonic()
+            if progress is not None:
+                progress(state.step, config.steps, state)
+    finally:
+        if checkpoint is not None:
+            work.save(checkpoint, state)
+    return work.record(state)
+
+
+def starting_frames(frames: ArrayLike | Tensor, n_atoms: int, config: DynamicsConfig) -> Tensor:
+    """As many frames as there are replicas, in float64: which ones depends on the seed; order is kept."""
+    x = torch.as_tensor(frames if isinstance(frames, Tensor) else np.asarray(frames)).double().cpu()
+    if x.ndim != 3 or x.shape[1:] != (n_atoms, 3):
+        raise ValueError(f"frames must have shape (n, {n_atoms}, 3) in nm, got {tuple(x.shape)}.")
+    if len(x) < config.replicas:
+        raise ValueError(
+            f"{config.replicas} replicas need as many frames, got {len(x)}; give more, or set replicas."
+        )
+    rows = np.random.default_rng(config.seed).permutation(len(x))[: config.replicas]
+    return x[np.sort(rows)]
+
+
+class _Work:
+    """Records of a run that are there so far, and their file."""
+
+    def __init__(self, config: DynamicsConfig, body: Body, system: MolecularSystem, start: Tensor) -> None:
+        self.config, self.body = config, body
+        rows, replicas = config.steps // config.every + 1, config.replicas
+        self.potential, self.kinetic = np.full((2, rows, replicas), np.nan)
+        self.positions = np.full((rows, replicas, *body.shape), np.nan, dtype=np.float32)
+        self.seconds = 0.0
+        self.about = {
+            "molecule": system.name,
+            "temperature": system.temperature,
+            "config": config.plain(),
+        }
+        key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
+        self.fingerprint = hashlib.sha256(key + start.numpy().tobytes()).hexdigest()
+
+    def put(self, state: State) -> None:
+        row, moving = state.step // self.config.every, state.moving.numpy()
+        self.potential[row, moving] = state.energy.numpy()[moving]
+        self.kinetic[row, moving] = self.body.kinetic_energy(state.velocities).numpy()[moving]
+        self.positions[row, moving] = state.positions.numpy()[moving]
+
+    def record(self, state: State) -> Record:
+        return Record(
+            time=np.arange(len(self.potential), dtype=np.float64) * (self.config.every * self.config.dt),
+            potential=self.potential,
+            kinetic=self.kinetic,
+            positions=self.positions,
+            status=state.status.numpy(),
+            stopped=state.stopped.numpy(),
+            production=self.config.equilibration_steps // self.config.every,
+            degrees_of_freedom=self.body.degrees_of_freedom,
+            about={**self.about, "seconds": self.seconds},
+        )
+
+    def save(self, path: Path, state: State) -> None:
+        arrays: dict[str, NDArray[Any]] = {
+            f"state_{f.name}": np.asarray(getattr(state, f.name)) for f in fields(state)
+        }
+        arrays |= {"potential": self.potential, "kinetic": self.kinetic, "positions": self.positions}
+        write_arrays(path, arrays, {"fingerprint": self.fingerprint, "seconds": self.seconds})
+
+    def resumed(self, path: Path, energy: MolecularEnergy) -> State:
+        arrays, about = read_arrays(path)
+        if about.get("fingerprint") != self.fingerprint:
+            raise ValueError(
+                f"{path} is the checkpoint of a run of another molecule, with other frames or another "
+                "configuration; give those of that run, or remove the file to begin anew."
+            )
+        found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
+        step, clock = int(found.pop("step")), float(found.pop("time"))
+        state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
+        moving = state.moving
+        if bool(moving.any()):
+            u = energy.energy_and_force(state.positions)[0]
+            if not bool(((u - state.energy).abs() < SAME_ENERGY)[moving].all()):
+                raise ValueError(
+                    f"{path} is the checkpoint of a run on another energy; give that one, or remove the file "
+                    "to begin anew."
+                )
+        self.potential, self.kinetic = arrays["potential"], arrays["kinetic"]
+        self.positions, self.seconds = arrays["positions"], float(about["seconds"])
+        return state

@@ -1,0 +1,96 @@
+"""What a run of dynamics leaves behind: energies and geometry over time, in one file."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.files import write_atomically
+
+FORMAT: Final = "knotflow-dynamics-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """Replicas over time; what comes after a replica has stopped is NaN."""
+
+    time: NDArray[np.float64]
+    """In ps, (records,); the first is the start."""
+    potential: NDArray[np.float64]
+    """In kT, (records, replicas)."""
+    kinetic: NDArray[np.float64]
+    """In kT, (records, replicas)."""
+    positions: NDArray[np.float32]
+    """In nm, (records, replicas, atoms, 3)."""
+    status: NDArray[np.int64]
+    """`knotflow.dynamics.Status` at the end, (replicas,)."""
+    stopped: NDArray[np.int64]
+    """The step that failed, (replicas,); -1 for those that moved to the end."""
+    production: int
+    """Records from this one on are without a thermostat."""
+    degrees_of_freedom: int
+    about: dict[str, Any] = field(default_factory=dict)
+    """Configuration, molecule, seconds: anything JSON can hold."""
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Total energy in kT, (records, replicas)."""
+        return self.potential + self.kinetic
+
+    @property
+    def temperature(self) -> NDArray[np.float64]:
+        """Of the motion, in units of that of the energy, (records, replicas): 1 on average in equilibrium."""
+        return 2 / self.degrees_of_freedom * self.kinetic
+
+    def save(self, path: str | Path) -> None:
+        """Write a compressed ``.npz`` that NumPy reads, too."""
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "about"}
+        write_arrays(Path(path), arrays, self.about, compressed=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            OSError: if there is no such file.
+            ValueError: if it is not such a file, or damaged.
+        """
+        arrays, about = read_arrays(Path(path))
+        for name in ("production", "degrees_of_freedom"):
+            arrays[name] = int(arrays[name])
+        return cls(**arrays, about=about)
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, compressed: bool = False
+) -> None:
+    """Write arrays and a dictionary atomically."""
+    buffer = io.BytesIO()
+    note = np.array(json.dumps({"format": FORMAT, "about": about}))
+    write: Any = np.savez_compressed if compressed else np.savez
+    write(buffer, note=note, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what `write_arrays` wrote; nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        note = json.loads(str(arrays.pop("note")))
+        if note["format"] != FORMAT:
+            raise ValueError(f"its format is {note['format']}")
+        about: dict[str, Any] = note["about"]
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} is not a file of dynamics ({FORMAT}), or is damaged ({error}); remove it."
+        ) from None
+    return arrays, about

@@ -1,0 +1,98 @@
+r"""How well energy is conserved once the thermostat is off: the drift score.
+
+For every replica, over the records of production until it stopped, with $n$ degrees of freedom and the total
+energy $E(t)$ in kT:
+
+- **slope**: of the straight line through $E(t)$ by least squares, by $n$, in kT/ps per degree of freedom;
+- **deviation**: standard deviation of $E(t)$, by $n$, in kT per degree of freedom.
+
+A replica is **broken** if it stopped, during equilibration or after it (a number that is not finite, a point
+outside of the support, a bond longer than `DynamicsConfig.stretch` times its length), or if its total energy
+left its value at the beginning of production by more than $n/2$ kT: all the kinetic energy it should have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.dynamics.integrators import Status
+from knotflow.dynamics.record import Record
+
+DRIFTED: Final = "a drifted total energy"
+LEAST: Final = 3
+"""Fewer records have no slope."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """The drift score of a run."""
+
+    slope: NDArray[np.float64]
+    """Of each replica, in kT/ps per degree of freedom; NaN if it stopped too early to tell."""
+    deviation: NDArray[np.float64]
+    """Of each replica, in kT per degree of freedom."""
+    reasons: tuple[str | None, ...]
+    """Why each replica is broken; None for those that are intact."""
+
+    @property
+    def broken(self) -> int:
+        """Number of broken replicas."""
+        return sum(reason is not None for reason in self.reasons)
+
+    @property
+    def intact(self) -> NDArray[np.bool_]:
+        """Which replicas are not broken."""
+        return np.array([reason is None for reason in self.reasons])
+
+    def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Mean over the intact replicas and its standard error; NaN where there are too few."""
+        kept = values[self.intact]
+        kept = kept[np.isfinite(kept)]
+        error = kept.std(ddof=1) / math.sqrt(len(kept)) if len(kept) > 1 else math.nan
+        return float(kept.mean()) if len(kept) else math.nan, float(error)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it; what is not known is None."""
+        slope, slope_error = self.mean(self.slope)
+        deviation, deviation_error = self.mean(self.deviation)
+        return {
+            "replicas": len(self.reasons),
+            "broken": self.broken,
+            "reasons": dict(Counter(reason for reason in self.reasons if reason is not None)),
+            "slope": _known(slope),
+            "slope_error": _known(slope_error),
+            "deviation": _known(deviation),
+            "deviation_error": _known(deviation_error),
+            "slopes": [_known(value) for value in self.slope],
+            "deviations": [_known(value) for value in self.deviation],
+        }
+
+
+def drift(record: Record) -> Drift:
+    """The drift score of a run."""
+    n = record.degrees_of_freedom
+    time, total = record.time[record.production :], record.total[record.production :]
+    slopes, deviations, reasons = [], [], []
+    for energies, status in zip(total.T, record.status, strict=True):
+        known = np.isfinite(energies)
+        enough = known.sum() >= LEAST
+        slopes.append(float(np.polyfit(time[known], energies[known], 1)[0]) / n if enough else math.nan)
+        deviations.append(float(energies[known].std(ddof=1)) / n if enough else math.nan)
+        reasons.append(_reason(energies[known], int(status), n))
+    return Drift(np.array(slopes), np.array(deviations), tuple(reasons))
+
+
+def _reason(energies: NDArray[np.float64], status: int, n: int) -> str | None:
+    if status != Status.MOVING:
+        return Status(status).text
+    return DRIFTED if (np.abs(energies - energies[0]) > n / 2).any() else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,63 @@
+"""A flow as an energy of molecules."""
+
+import math
+
+import pytest
+import torch
+
+from knotflow.dynamics import FlowEnergy
+from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator, exact_chain
+
+
+def test_is_minus_the_log_density_and_its_gradient() -> None:
+    model = bent_chain_generator()
+    energy = FlowEnergy(model)
+    x = exact_chain(6).reshape(2, 3, 4, 3)
+    u, force = energy.energy_and_force(x)
+    assert u.shape == (2, 3) and energy.inside(x).all()
+    torch.testing.assert_close(u, -model.log_prob(x))
+    torch.testing.assert_close(force, model.force(x))
+    moving = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(energy.energy(moving).sum(), moving)
+    torch.testing.assert_close(gradient, -force)
+    assert energy.temperature == 300.0 and energy.n_atoms == 4
+
+
+def test_follows_the_dtype_of_positions() -> None:
+    energy = FlowEnergy(bent_chain_generator().float())
+    u, force = energy.energy_and_force(exact_chain(2))
+    assert u.dtype == force.dtype == torch.float64
+    assert energy.energy(exact_chain(2).float()).dtype == torch.float32
+
+
+def test_frames_outside_have_infinite_energy_and_leave_the_others_alone() -> None:
+    model = boxed_chain_generator(reach=6.0)
+    energy = FlowEnergy(model)
+    x = exact_chain(4)
+    alone = energy.energy_and_force(x[[0, 2]])
+    x[1, 0] += torch.tensor([0.0, 0.3, 0.0])  # the first bond
+    x[3, 2, 1] = math.nan
+    u, force = energy.energy_and_force(x)
+    assert energy.inside(x).tolist() == [True, False, True, False]
+    assert u[1] == u[3] == math.inf and force[[1, 3]].isnan().all()
+    torch.testing.assert_close((u[[0, 2]], force[[0, 2]]), alone)
+    assert energy.energy(x).tolist() == u.tolist()
+    with pytest.raises(ValueError, match="interval"):
+        model.log_prob(x[1])  # the flow itself refuses what is said to be outside
+
+
+def test_says_which_coordinate_is_outside() -> None:
+    model = boxed_chain_generator(reach=6.0)
+    energy, x = FlowEnergy(model), exact_chain(1)[0]
+    assert energy.why_outside(x) == ""
+    first, second = model.coordinates.zmatrix.frame[:2]
+    direction = x[first] - x[second]
+    x[first] += 0.3 * direction / direction.norm()
+    found = energy.why_outside(x)
+    assert found.startswith(f"bond {second}-{first} is 0.4") and " nm, " in found
+    assert energy.why_outside(torch.full((4, 3), math.nan, dtype=x.dtype)) == "positions are not finite."
+
+
+def test_refuses_other_molecules() -> None:
+    with pytest.raises(ValueError, match=r"\(\.\.\., 4, 3\)"):
+        FlowEnergy(bent_chain_generator()).energy(torch.zeros(3, 3))
