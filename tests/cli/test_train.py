@@ -18,6 +18,7 @@ from knotflow.training.logs import read_log
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.physics.molecules import frames, molecule
+from tests.training.stopping import stopped_after
 
 QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4", "--eager"]
 
@@ -116,15 +117,7 @@ def test_the_preset_paper(run_here, tmp_path: Path) -> None:
 
 def test_a_stopped_run_goes_on(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_here("train", str(data), "--out", "whole", *QUICK)[0] == 0
-    original = FlowModule.training_step
-
-    def stopping(self: FlowModule, batch: object, batch_idx: int) -> None:
-        original(self, batch, batch_idx)
-        if self.step == 7:
-            raise KeyboardInterrupt  # Ctrl-C
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FlowModule, "training_step", stopping)
+    with stopped_after(7, KeyboardInterrupt):  # Ctrl-C
         status, said = run_here("train", str(data), "--out", "parts", *QUICK)
     assert status == 130 and "Stopped; the same command goes on from the last checkpoint in parts." in said
     assert not Path("parts/model.safetensors").exists()

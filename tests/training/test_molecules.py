@@ -38,6 +38,7 @@ from knotflow.training.molecules import (
 from knotflow.training.objectives import Batch
 from tests.analysis.generators import chain, chain_data, grids, write
 from tests.physics.molecules import frames, molecule
+from tests.training.stopping import StopError, stopped_after
 
 BLOCKS = molecules.BLOCKS
 
@@ -437,10 +438,6 @@ def test_samples_of_a_hopeless_flow_count_for_nothing() -> None:
         assert 1 / molecules.MONITORED <= share < 0.2
 
 
-class StopError(RuntimeError):
-    """As if the process were killed."""
-
-
 @pytest.mark.parametrize("step", [1, 23])
 def test_a_stopped_run_ends_with_the_same_weights(
     step: int,
@@ -451,17 +448,8 @@ def test_a_stopped_run_ends_with_the_same_weights(
 ) -> None:
     """Before the first checkpoint, and after some; `tests/training/test_fit.py` kills processes."""
     monkeypatch.setattr(molecules, "MONITORED", 200)
-    original = FlowModule.training_step
-
-    def stopping(self: FlowModule, batch: Batch, batch_idx: int) -> None:
-        original(self, batch, batch_idx)
-        if self.step == step:
-            raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FlowModule, "training_step", stopping)
-        with pytest.raises(StopError):
-            train_generator(data, tmp_path / "run", CHOICE, energy=energy_of, progress=False)
+    with stopped_after(step), pytest.raises(StopError):
+        train_generator(data, tmp_path / "run", CHOICE, energy=energy_of, progress=False)
     assert not (tmp_path / "run" / "model.safetensors").exists()
     torch.manual_seed(99)  # what was drawn in between is no matter
     resumed = train_generator(data, tmp_path / "run", CHOICE, energy=energy_of, progress=False)

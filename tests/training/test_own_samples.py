@@ -33,6 +33,7 @@ from tests.analysis.generators import (
     widths,
     write,
 )
+from tests.training.stopping import StopError, stopped_after
 
 # --- weights and resampling -------------------------------------------------------------------------------
 
@@ -247,30 +248,16 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder, train_generator(data, folder, CHOICE, energy=field, progress=False)
 
 
-class StopError(RuntimeError):
-    """As if the process were killed."""
-
-
 @pytest.mark.parametrize("step", [8, 17, 34])
 def test_a_stopped_run_ends_with_the_same_weights(
     step: int,
     data: Path,
     finished: tuple[Path, BoltzmannGenerator],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before own samples are used, and after."""
-    original = FlowModule.training_step
-
-    def stopping(self: FlowModule, batch: Batch, batch_idx: int) -> None:
-        original(self, batch, batch_idx)
-        if self.step == step:
-            raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FlowModule, "training_step", stopping)
-        with pytest.raises(StopError):
-            train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+    with stopped_after(step), pytest.raises(StopError):
+        train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
     torch.manual_seed(99)
     resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
     assert all(map(torch.equal, weights(resumed), weights(finished[1])))

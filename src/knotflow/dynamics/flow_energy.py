@@ -13,7 +13,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.layerwise import Layerwise
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.transforms import Interval
-from knotflow.transforms.domains import ROUNDING_ULPS
+from knotflow.transforms.domains import rounding
 
 _UNITS: Final = {2: "nm", 3: "rad", 4: "rad"}
 """Of a coordinate, by the number of its atoms."""
@@ -109,9 +109,8 @@ class FlowEnergy(MolecularEnergy):
 
     def _limits(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Between which coordinates lie, as far as they are bounded; the flow forgives rounding, too."""
-        slack = ROUNDING_ULPS * torch.finfo(q.dtype).eps
         ends = [
-            (d.low - slack * max(abs(d.low), abs(d.high)), d.high + slack * max(abs(d.low), abs(d.high)))
+            (d.low - rounding(d, q.dtype), d.high + rounding(d, q.dtype))
             if isinstance(d, Interval)
             else (-math.inf, math.inf)
             for d in self.model.flow.domains

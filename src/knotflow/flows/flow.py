@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from knotflow.flows.coupling import Coupling
 from knotflow.transforms import Circle, Domain, Interval, Line
 from knotflow.transforms.base import check_count
-from knotflow.transforms.domains import ROUNDING_ULPS, with_value
+from knotflow.transforms.domains import rounding, with_value
 
 if TYPE_CHECKING:
     from knotflow.flows.config import FlowConfig
@@ -247,7 +247,7 @@ class Flow(nn.Module):
         for i, (domain, smallest, largest) in enumerate(zip(self.domains, least, most, strict=True)):
             if math.isnan(smallest):
                 raise ValueError(f"coordinate {i} is NaN in some points; remove those points.")
-            slack = ROUNDING_ULPS * torch.finfo(x.dtype).eps * max(abs(domain.low), abs(domain.high))
+            slack = rounding(domain, x.dtype)
             if self._bounded[i] and not (smallest >= domain.low - slack and largest <= domain.high + slack):
                 raise ValueError(
                     f"coordinate {i} lives on the interval [{domain.low}, {domain.high}], got values from "

@@ -26,7 +26,7 @@ from knotflow.physics.coordinates import internal_coordinates
 from knotflow.physics.energy import cut
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.own_samples import POOL, OwnSamples
+from knotflow.training.own_samples import POOL, OwnSamples, effective_share
 from knotflow.training.run import fit
 
 BLOCKS = 10
@@ -319,7 +319,6 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
             u, _ = energy.energy_and_force(x)
             log_weight = (ladj - u - log_prob).double()
             log_weight = torch.where(log_weight.isfinite(), log_weight, -math.inf)
-            share = torch.exp(2 * log_weight.logsumexp(0) - (2 * log_weight).logsumexp(0)) / MONITORED
-        return {"ess": float(share.nan_to_num(0.0))}
+        return {"ess": effective_share(torch.exp(log_weight - log_weight.max()))}
 
     return monitor

@@ -13,6 +13,11 @@ ROUNDING_ULPS = 8
 """How far outside an `Interval` a point may lie and still count as rounding, in ulps."""
 
 
+def rounding(domain: Domain, dtype: torch.dtype) -> float:
+    """How far outside the limits of a domain a point may be put by rounding alone."""
+    return ROUNDING_ULPS * torch.finfo(dtype).eps * max(abs(domain.low), abs(domain.high))
+
+
 def with_value(x: Tensor, value: Tensor) -> Tensor:
     """A tensor with the given value and the derivatives of ``x``."""
     return value.detach() + (x - x.detach())
@@ -86,7 +91,7 @@ class Interval(Domain):
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:
             return
-        slack = ROUNDING_ULPS * torch.finfo(x.dtype).eps * max(abs(self.low), abs(self.high))
+        slack = rounding(self, x.dtype)
         least, most = torch.aminmax(x)
         try:
             smallest, largest = float(least), float(most)
