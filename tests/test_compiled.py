@@ -44,7 +44,7 @@ def test_it_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCompiler(monkeypatch, lambda number, constants: False)
     f = Compiled(double, task="training", dynamic=True)
     assert f.compiled and float(f(torch.ones(()))) == 2
-    assert fake.options == {"fullgraph": True, "dynamic": True, "options": None}
+    assert fake.options == {"fullgraph": True, "dynamic": True, "options": compiled.CACHED}
 
 
 def test_without_compilation_the_function_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +179,28 @@ def test_too_many_variants_end_the_compilation(
             x, tangent = torch.rand(n), torch.rand(n)
             torch.testing.assert_close(f(x, tangent), along(x, tangent))
     assert not f.compiled and caplog.text.count("training goes on eagerly") == 1
+
+
+@pytest.mark.slow
+def test_directional_derivatives_are_kept_for_the_next_process() -> None:
+    """Of every shape, not only the first; `torch._dynamo.reset` forgets all that is not on disk."""
+
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        value, derivative = torch.func.jvp(torch.sin, (x.clone(),), (v.clone(),))
+        return value * derivative
+
+    def derivatives() -> list[Tensor]:
+        torch._dynamo.reset()
+        compiled_f = Compiled(f, task="the test")
+        points = [torch.linspace(0, 1, n, requires_grad=True) for n in (3, 4)]
+        return [torch.autograd.grad(compiled_f(x, 2 * x).sum(), x)[0] for x in points]
+
+    counts = torch._dynamo.utils.counters["aot_autograd"]
+    with torch._inductor.utils.fresh_cache():
+        first, counts["autograd_cache_hit"] = derivatives(), 0
+        again = derivatives()
+    assert counts["autograd_cache_hit"] == 2
+    for x, one, other in zip((torch.linspace(0, 1, n) for n in (3, 4)), first, again, strict=True):
+        exact = 2 * torch.sin(x) * torch.cos(x) + 2 * x * torch.cos(2 * x)
+        torch.testing.assert_close(one, exact)
+        torch.testing.assert_close(other, exact)

@@ -11,7 +11,7 @@ import torch
 
 log = logging.getLogger("knotflow")
 
-Options = dict[str, str | int | bool | Callable[..., Any]]
+Options = dict[str, Any]
 """Of Inductor, as ``torch.compile`` takes them."""
 
 P = ParamSpec("P")
@@ -19,6 +19,25 @@ R = TypeVar("R")
 
 VARIANTS = 64
 """A function is compiled for at most so many combinations of shapes and arguments that need gradients."""
+
+DIRECTIONAL = (
+    "_enter_dual_level",
+    "_exit_dual_level",
+    "_jvp_decrement_nesting",
+    "_jvp_increment_nesting",
+    "_make_dual",
+    "_set_fwd_grad_enabled",
+    "_unpack_dual",
+    "_unwrap_for_grad",
+    "_wrap_for_grad",
+)
+"""What ``torch.func.jvp`` becomes in a graph."""
+
+CACHED: Options = {
+    "unsafe_marked_cacheable_functions": {f"torch._functorch.predispatch.{name}": "1" for name in DIRECTIONAL}
+}
+"""PyTorch keeps a graph on disk, for the next process, only if it knows all functions in it to be pure, and has
+left those of directional derivatives out. They are, and change with PyTorch only, whose version is in the key."""
 
 
 class Compiled(Generic[P, R]):
@@ -53,7 +72,8 @@ class Compiled(Generic[P, R]):
         self._called = False
         self._compiled: Callable[P, R] | None = None
         if enabled:
-            self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=options)
+            all_options = {**CACHED, **(options or {})}
+            self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=all_options)
 
     @property
     def compiled(self) -> bool:

@@ -73,6 +73,9 @@ class Layerwise:
     ) -> tuple[Tensor, Tensor]:
         r"""Log-density and $v \cdot \nabla_x \log p$, both (n,) and differentiable once in the weights."""
         z, dz = flow.enter(x).T.contiguous(), (v * v.new_tensor(flow.scale)).T.contiguous()
+        if torch.is_grad_enabled():
+            # What comes to the next coupling needs gradients; if this does, too, one variant does for both.
+            z, dz = z.detach().requires_grad_(), dz.detach().requires_grad_()
         ladj, derivative = z.new_full((), flow.log_scale), z.new_zeros(())
         for coupling in flow.couplings:
             outputs, d_outputs = _outputs_with_derivative(
