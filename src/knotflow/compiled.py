@@ -36,8 +36,9 @@ DIRECTIONAL = (
 CACHED: Options = {
     "unsafe_marked_cacheable_functions": {f"torch._functorch.predispatch.{name}": "1" for name in DIRECTIONAL}
 }
-"""PyTorch keeps a graph on disk, for the next process, only if it knows all functions in it to be pure, and has
-left those of directional derivatives out. They are, and change with PyTorch only, whose version is in the key."""
+"""PyTorch keeps a graph on disk, for the next process, only if it knows all functions in it to be pure, and
+has left those of directional derivatives out. They are pure, and change with PyTorch's version only, which is
+part of the key."""
 
 
 class Compiled(Generic[P, R]):
