@@ -77,21 +77,29 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert read_log(tmp_path / "log.csv") == read_log(reference[0] / "log.csv")
 
 
-def test_ctrl_c_is_an_interrupt_and_can_be_pressed_again(
-    reference: tuple[Path, kf.Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_signals_end_a_run_that_can_go_on(
+    number: signal.Signals,
+    error: type[BaseException],
+    reference: tuple[Path, kf.Flow],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, handler = FlowModule.training_step, signal.getsignal(signal.SIGINT)
+    original, handler = FlowModule.training_step, signal.getsignal(number)
 
-    def pressed(self: FlowModule, batch: Batch, batch_idx: int) -> None:
+    def signalled(self: FlowModule, batch: Batch, batch_idx: int) -> None:
         original(self, batch, batch_idx)
         if self.step == 33:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FlowModule, "training_step", pressed)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(FlowModule, "training_step", signalled)
+        with pytest.raises(error) as raised:
             runs.run(tmp_path)
-    assert signal.getsignal(signal.SIGINT) == handler
+    assert getattr(raised.value, "code", None) == (143 if number is signal.SIGTERM else None)
+    assert signal.getsignal(number) == handler
     assert not (tmp_path / "model.safetensors").exists()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -45,23 +45,24 @@ class SimulationPlan(Config):
     """What to simulate.
 
     All but ``frames`` is fixed once a file has been started; asking for more frames goes on with it.
-
-    Args:
-        engine: ``openmm``, one replica after the other on each core; ``torch``, many at once. method:
-        ``langevin`` at one temperature; ``tempering``, with a ladder of temperatures for each replica.
-        replicas: Independent simulations. frames: Frames to keep of each replica. interval: Steps of 1 fs
-        from frame to frame. equilibration: Steps at the target temperature before the first frame.
-        highest_temperature: Top of the ladder in K, for tempering. seed: Of all random numbers.
     """
 
     engine: EngineName = "openmm"
+    """``openmm``, one replica after the other on each core; ``torch``, many at once."""
     method: Literal["langevin", "tempering"] = "langevin"
+    """``langevin`` at one temperature; ``tempering``, with a ladder of temperatures for each replica."""
     replicas: int = Field(8, ge=1)
+    """Independent simulations."""
     frames: int = Field(1000, ge=1)
+    """Frames to keep of each replica."""
     interval: int = Field(1000, ge=1)
+    """Steps of 1 fs from frame to frame."""
     equilibration: int = Field(20_000, ge=1)
+    """Steps at the target temperature before the first frame."""
     highest_temperature: float = Field(1000.0, gt=0)
+    """Top of the ladder in K, for tempering."""
     seed: int = Field(0, ge=0)
+    """Of all random numbers."""
 
     @model_validator(mode="after")
     def _exchanges_fit(self) -> SimulationPlan:

@@ -15,6 +15,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from knotflow.files import write_atomically
@@ -168,10 +169,12 @@ class _SaveBlocks(pl.Callback):
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C as elsewhere: Lightning would end the program, and ignore it ever after."""
+    """Ctrl-C and SIGTERM as elsewhere: Lightning ends the program as if all were well, and ignores Ctrl-C."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
+    except SIGTERMException:
+        raise SystemExit(128 + signal.SIGTERM) from None
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)
