@@ -285,6 +285,29 @@ assert mdtraj.load("a-xtc.xtc", top="a-pdb.pdb").n_frames == 3
 """
 
 
+WITH_NOTHING = """
+import json, sys
+for name in ("openmm", "mdtraj", "h5py", "tables"):
+    sys.modules[name] = None  # as if it were not installed
+import torch
+from knotflow.physics.samples import SampleWriter
+molecule = json.load(open("molecule.json"))
+with SampleWriter("a.pdb", molecule) as writer:
+    writer.write(torch.tensor(molecule["positions"])[None].repeat(3, 1, 1), torch.zeros(3))
+    writer.complete({})
+"""
+
+
+def test_pdb_files_need_no_other_package(tmp_path: Path, system: MolecularSystem) -> None:
+    (tmp_path / "molecule.json").write_text(json.dumps(system.plain()))
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_NOTHING],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(mdtraj.load(tmp_path / "a.pdb").xyz[2], system.positions, atol=6e-5)
+
+
 def test_no_openmm_is_needed(tmp_path: Path, system: MolecularSystem) -> None:
     (tmp_path / "molecule.json").write_text(json.dumps(system.plain()))
     done = subprocess.run(

@@ -27,7 +27,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -40,7 +40,8 @@ from torch import Tensor
 from knotflow import journal
 from knotflow.extras import optional
 from knotflow.geometry.superpose import superposed
-from knotflow.physics.system import MolecularSystem, topology_from_plain
+from knotflow.physics.pdb import ANGSTROM, PdbFile
+from knotflow.physics.system import MolecularSystem
 from knotflow.physics.units import thermal_energy
 from knotflow.version import __version__
 
@@ -54,9 +55,6 @@ UNITS: Final = {
     "logWeight": "dimensionless",
 }
 """Columns of a file beside the positions, with their units; without weights only the first."""
-ANGSTROM: Final = 0.1
-"""In nm."""
-
 Columns = dict[str, NDArray[np.float64]]
 
 
@@ -352,17 +350,13 @@ class _Hdf5(_File):
 
 
 class _WithTable(_File):
-    """Positions by a writer of MDTraj, all else in a table."""
+    """Positions in a format of other programs, all else in a table."""
 
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: list[str]) -> None:
-        with optional("samples", "mdtraj", "molecules"):
-            from mdtraj.formats import DCDTrajectoryFile, PDBTrajectoryFile, XTCTrajectoryFile
-        kinds = {".dcd": DCDTrajectoryFile, ".pdb": PDBTrajectoryFile, ".xtc": XTCTrajectoryFile}
         self._suffix = paths[0].suffix
-        self._topology = topology_from_plain(molecule["topology"])
         self._n = 0
         with ExitStack() as stack:
-            self._trajectory = stack.enter_context(kinds[self._suffix](str(paths[0]), "w"))
+            self._trajectory = stack.enter_context(_trajectory_file(paths[0], molecule["topology"]))
             table = stack.enter_context(paths[1].open("w", newline=""))
             self._table = csv.writer(table)
             self._table.writerow(columns)
@@ -376,8 +370,7 @@ class _WithTable(_File):
         elif self._suffix == ".dcd":
             self._trajectory.write(positions / np.float32(ANGSTROM))
         else:
-            for number, frame in zip(numbers.tolist(), positions, strict=True):
-                self._trajectory.write(frame / np.float32(ANGSTROM), self._topology, modelIndex=number + 1)
+            self._trajectory.write(positions)
         self._table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
     def note(self, provenance: Mapping[str, Any]) -> None:
@@ -385,6 +378,17 @@ class _WithTable(_File):
 
     def close(self) -> None:
         self._stack.close()
+
+
+def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """A PDB file of ours, or an XTC or DCD file by MDTraj."""
+    if path.suffix == ".pdb":
+        return closing(PdbFile(path, topology))
+    with optional("samples", "mdtraj", "molecules"):
+        from mdtraj.formats import DCDTrajectoryFile, XTCTrajectoryFile
+    kind = DCDTrajectoryFile if path.suffix == ".dcd" else XTCTrajectoryFile
+    file: AbstractContextManager[Any] = kind(str(path), "w")
+    return file
 
 
 def _plain(values: Tensor) -> NDArray[np.float64]:

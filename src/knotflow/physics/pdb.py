@@ -1,0 +1,92 @@
+"""Structures as a PDB file of many models, without other packages.
+
+Columns are those of version 3.3 of the format. Numbers that outgrow their columns start anew from zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ANGSTROM: Final = 0.1
+"""In nm."""
+REACH: Final = 99.9
+"""In nm: how far from the origin eight columns with three decimals go, to either side."""
+
+
+class PdbFile:
+    """A PDB file that grows, a model for each structure; bonds come at its end.
+
+    Args:
+        path: The file; replaced if it exists.
+        topology: Chains, residues, atoms and bonds as `MolecularSystem.plain` describes them.
+    """
+
+    def __init__(self, path: Path, topology: Mapping[str, Any]) -> None:
+        self._model = "".join(_model_lines(topology))
+        self._connections = "".join(_connection_lines(topology["bonds"]))
+        self._models = 0
+        self._file = path.open("w", encoding="ascii", errors="replace", newline="\n")
+
+    def write(self, positions: NDArray[np.float32]) -> None:
+        """Add structures (n, atoms, 3) in nm.
+
+        Raises:
+            ValueError: if an atom is farther out than the columns reach.
+        """
+        if not (np.abs(positions) < REACH).all():
+            raise ValueError(
+                f"a PDB file holds positions within {REACH} nm of the origin, got "
+                f"{np.abs(positions).max():g} nm; use .h5, .xtc or .dcd."
+            )
+        for frame in positions / np.float32(ANGSTROM):
+            self._models += 1
+            self._file.write(f"MODEL     {self._models % 10_000:4d}\n")
+            self._file.write(self._model % tuple(frame.ravel().tolist()))
+
+    def close(self) -> None:
+        """Write the bonds and close the file; more than once does no harm."""
+        if not self._file.closed:
+            self._file.write(self._connections + "END\n")
+            self._file.close()
+
+
+def _model_lines(topology: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a model, with places for the positions in Å."""
+    number = 0
+    for chain, letter in zip(topology["chains"], _letters(), strict=False):
+        for residue in chain["residues"]:
+            for atom in residue["atoms"]:
+                number += 1
+                # Names of up to three letters start in the second column, but for elements of two letters.
+                name = atom["name"][:4]
+                name = f"{name:<4}" if len(name) == 4 or len(atom["element"]) == 2 else f" {name:<3}"
+                yield (
+                    f"ATOM  {number % 100_000:5d} {name} {residue['name'][:3]:>3} {letter}"
+                    f"{residue['resSeq'] % 10_000:4d}    %8.3f%8.3f%8.3f  1.00  0.00          "
+                    f"{atom['element'].upper():>2}  \n"
+                )
+        yield "TER\n"
+    yield "ENDMDL\n"
+
+
+def _letters() -> Iterator[str]:
+    """Of the chains: A to Z, again and again."""
+    while True:
+        yield from "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _connection_lines(bonds: Any) -> Iterator[str]:
+    """Bonds, up to four partners a line."""
+    partners: dict[int, list[int]] = {}
+    for i, j in bonds:
+        partners.setdefault(int(i), []).append(int(j))
+        partners.setdefault(int(j), []).append(int(i))
+    for atom, others in sorted(partners.items()):
+        for first in range(0, len(others), 4):
+            numbers = [atom, *sorted(others)[first : first + 4]]
+            yield "CONECT" + "".join(f"{(n + 1) % 100_000:5d}" for n in numbers) + "\n"
