@@ -103,7 +103,7 @@ def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.safetensors"], "there is no model file model.safetensors."),
+        (["model.safetensors"], "there is no model file model.safetensors; "),
         (["."], "there is no model.safetensors in ."),
         (["ala3"], "or the folder of a run to check, got 'ala3'; see also --peptide"),
         (["a.safetensors", "--peptide", "A"], "--peptide is for molecules; a model brings its own"),

@@ -91,7 +91,7 @@ def test_bad_input_is_explained_and_writes_nothing(run, made: Path, tmp_path: Pa
     kf.save(kf.Flow.on([kf.Interval()] * 2), tmp_path / "flow.safetensors")
     before = sorted(tmp_path.iterdir())
     for arguments, message in (
-        (["none.safetensors", data], "there is no model file none.safetensors."),
+        (["none.safetensors", data], "there is no model file none.safetensors; with knotflow come: "),
         (["unfinished", data], "there is no model.safetensors in unfinished; a training run writes it"),
         (["flow.safetensors", data], "flow.safetensors holds a flow without a molecule"),
         ([data, data], "is not a .safetensors file, or is damaged"),

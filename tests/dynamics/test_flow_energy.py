@@ -1,11 +1,13 @@
 """A flow as an energy of molecules."""
 
+import functools
 import math
 
 import pytest
 import torch
 
 from knotflow.dynamics import FlowEnergy
+from knotflow.dynamics.flow_energy import Limits
 from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator, exact_chain
 
 
@@ -41,7 +43,7 @@ def test_frames_outside_have_infinite_energy_and_leave_the_others_alone() -> Non
     assert energy.inside(x).tolist() == [True, False, True, False]
     assert u[1] == u[3] == math.inf and force[[1, 3]].isnan().all()
     torch.testing.assert_close((u[[0, 2]], force[[0, 2]]), alone)
-    assert energy.energy(x).tolist() == u.tolist()
+    torch.testing.assert_close(energy.energy(x), u)
     with pytest.raises(ValueError, match="interval"):
         model.log_prob(x[1])  # the flow itself refuses what is said to be outside
 
@@ -61,3 +63,43 @@ def test_says_which_coordinate_is_outside() -> None:
 def test_refuses_other_molecules() -> None:
     with pytest.raises(ValueError, match=r"\(\.\.\., 4, 3\)"):
         FlowEnergy(bent_chain_generator()).energy(torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param("whole", marks=pytest.mark.slow)])
+def test_those_inside_have_the_same_bits_whoever_leaves(compiled, monkeypatch) -> None:
+    """Compiled: all of PyTorch's compilation but its last, slow step, which needs a C++ compiler."""
+    if compiled:
+        torch._dynamo.reset()
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    model = boxed_chain_generator(reach=6.0)
+    energy = FlowEnergy(model, compiled=compiled)
+    x = exact_chain(4)
+    u, force = energy.energy_and_force(x)
+    torch.testing.assert_close(u, -model.log_prob(x))
+    torch.testing.assert_close(force, model.force(x))
+    x[1, 0] += torch.tensor([0.0, 0.3, 0.0])
+    x[3, 2, 1] = math.nan
+    after, force_after = energy.energy_and_force(x)
+    assert after[1] == after[3] == math.inf and force_after[[1, 3]].isnan().all()
+    assert torch.equal(after[[0, 2]], u[[0, 2]]) and torch.equal(force_after[[0, 2]], force[[0, 2]])
+    gone = energy.energy_and_force(torch.full_like(x, math.nan))
+    assert (gone[0] == math.inf).all() and gone[1].isnan().all()
+    assert not compiled or (energy._whole is not None and energy._whole.compiled)
+
+
+def test_limits_are_made_once_for_each_dtype(monkeypatch) -> None:
+    model, made = boxed_chain_generator(reach=6.0), []
+    of = Limits.of
+
+    def counted(domains, like) -> Limits:
+        made.append(like.dtype)
+        return of(domains, like)
+
+    monkeypatch.setattr(Limits, "of", counted)
+    energy, x = FlowEnergy(model), exact_chain(3)
+    first = energy.energy_and_force(x)
+    energy.energy_and_force(x.float())
+    assert made == [torch.float64] and energy.inside(x).all()
+    model.float()
+    assert energy.energy_and_force(x)[0] == pytest.approx(first[0], abs=1e-3)
+    assert made == [torch.float64, torch.float32]

@@ -10,7 +10,8 @@ from scipy import stats
 from torch import Tensor
 
 import knotflow as kf
-from knotflow.dynamics import ChainState, FlowEnergy, FlowMonteCarlo
+from knotflow.dynamics import Body, ChainState, FlowEnergy, FlowMonteCarlo
+from knotflow.dynamics.hybrid import HybridMove
 from knotflow.flows.sampling import Sampler
 from knotflow.physics import Energy, Mixed, Rings, TorchForceField
 from knotflow.physics.coordinates import internal_coordinates
@@ -184,17 +185,46 @@ def test_hmc_keeps_exact_frames_exact_and_is_reversible() -> None:
         a, b, c, d = (part - part.mean() for part in (a, b, c, d))
         difference = a * b - c * d
         assert abs(difference.mean()) < 4 * difference.std() / math.sqrt(len(difference))
-    # A molecule that moved is centred.
-    assert float(y.mean(1)[(x != y).any(-1).any(-1)].abs().max()) < 1e-12
+    # The centre of mass, here of equal atoms, stands still.
+    moved = (x != y).any(-1).any(-1)
+    assert float((y - x)[moved].mean(1).abs().max()) < 1e-12 and float((y - x)[moved].abs().mean()) > 0.01
 
 
 def test_hmc_without_the_test_of_metropolis_would_be_noticed() -> None:
     x = exact_chain(3000, seed=6)
-    sampler = FlowMonteCarlo(chain_generator().double(), field(), hmc_moves=1, md_steps=5, time_step=0.025)
+    move = HybridMove(field(), Body.of(chain()), steps=5, time_step=0.025)
     random = torch.Generator().manual_seed(7)
     for _ in range(3):
-        x = sampler._dynamics.trajectory(x, 5, 0.025, random)[0]
+        x = move.propose(x, random)[0]
     assert min(p_values(x)) < 1e-3
+
+
+def test_masses_do_not_matter_for_exact_frames() -> None:
+    """Unequal masses: a centre of mass that is not the centre of the atoms, and stands still all the same."""
+    x, masses = exact_chain(3000, seed=12), np.array([1.0, 12.0, 16.0, 40.0])
+    sampler = FlowMonteCarlo(
+        chain_generator().double(),
+        field(),
+        flow_moves=0,
+        hmc_moves=1,
+        md_steps=5,
+        time_step=0.01,
+        masses=masses,
+    )
+    run = sampler.run(sampler.start(x, seed=13), 2)
+    y = run.positions[-1]
+    assert 0.3 < run.moves["hmc"].acceptance < 0.98 and sampler.evaluations == 6
+    assert min(p_values(y)) > 1e-3
+    centre = torch.einsum("a,nad->nd", torch.tensor(masses), y - x) / masses.sum()
+    assert float(centre.abs().max()) < 1e-12 and float((y - x).mean(1).abs().max()) > 0.001
+
+
+def test_trajectories_that_fly_apart_are_refused() -> None:
+    x = exact_chain(20, seed=14)
+    positions, energy, gain = HybridMove(field(), Body.of(chain()), steps=400, time_step=0.2).propose(
+        x, torch.Generator().manual_seed(0)
+    )
+    assert (gain == -math.inf).all() and positions.isfinite().all() and energy.isfinite().all()
 
 
 def test_a_flow_that_misses_part_of_the_molecule_is_exact_with_dynamics() -> None:
@@ -291,7 +321,8 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"flow_moves": 0}, "at least 1, got 0"),
         ({"hmc_moves": -1}, "hmc_moves must be"),
         ({"time_step": 0.0}, "time_step must be a positive"),
-        ({"hmc_moves": 1, "masses": [1.0, 2.0]}, "masses must be 4 positive"),
+        ({"hmc_moves": 1, "masses": [1.0, -2.0]}, "masses must be positive"),
+        ({"hmc_moves": 1, "masses": [1.0, 2.0]}, "one for each of 4 atoms, got 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             FlowMonteCarlo(model, field(), **options)

@@ -1,5 +1,6 @@
 """Runs without a thermostat at the end: recorded, scored, interrupted and resumed."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, run
 from knotflow.dynamics.integrators import State
+from knotflow.dynamics.protocol import run_in
 from knotflow.physics import OpenMMEnergy
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
@@ -86,6 +88,51 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
         run(energy(), chain(), exact_chain(3), CONFIG, checkpoint=file)
 
 
+def test_a_run_in_a_folder(tmp_path: Path) -> None:
+    about = {"model": "abc", "numbers": (1, 2)}
+
+    def interrupt(done: int, steps: int, state: State) -> None:
+        if done == 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, progress=interrupt, about=about)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
+    with pytest.raises(ValueError, match=r"checkpoint\.npz is of a run .* differs in model; give"):
+        run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, about={**about, "model": "other"})
+    told: list[int] = []
+    found = run_in(
+        tmp_path, energy(), chain(), exact_chain(5), CONFIG, about=about,
+        progress=lambda done, steps, state: told.append(done),
+    )  # fmt: skip
+    assert told == list(range(65, 101, 5)) and same(found, run(energy(), chain(), exact_chain(5), CONFIG))
+    assert {path.name for path in tmp_path.iterdir()} == {"record.npz", "drift.json"}
+    assert (found.about["model"], found.about["numbers"], found.about["steps"]) == ("abc", [1, 2], 100)
+    assert found.milliseconds_per_step == pytest.approx(10 * found.about["seconds"])
+
+    kept = json.loads((tmp_path / "drift.json").read_text())
+    n, rows = found.degrees_of_freedom, slice(found.production, None)
+    slopes = np.polyfit(found.time[rows], found.total[rows], 1)[0] / n
+    assert kept["slope"] == pytest.approx(slopes.mean()) and kept["slopes"] == pytest.approx(slopes)
+    assert kept["slope_error"] == pytest.approx(slopes.std(ddof=1) / math.sqrt(3))
+    kelvin = 300 * (2 * found.kinetic[rows] / n).mean(0)
+    assert kept["temperature"] == pytest.approx(kelvin.mean()) and kept["broken"] == 0
+    assert kept["about"] == found.about
+
+    # Read, not done again; a missing score is made again; another run is refused.
+    (tmp_path / "drift.json").unlink()
+    again = run_in(
+        tmp_path, FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(5), CONFIG, about=about
+    )
+    assert same(again, found) and json.loads((tmp_path / "drift.json").read_text()) == kept
+    with pytest.raises(ValueError, match=r"record\.npz is of a run .* differs in seed; give those"):
+        run_in(
+            tmp_path, energy(), chain(), exact_chain(5), CONFIG.model_copy(update={"seed": 5}), about=about
+        )
+    with pytest.raises(ValueError, match=r"record\.npz is of a run .* differs in frames; give those"):
+        run_in(tmp_path, energy(), chain(), exact_chain(5, seed=1), CONFIG, about=about)
+
+
 def test_replicas_that_leave_are_told_from_those_that_stay() -> None:
     """Within narrow boxes, without walls, every bond leaves sooner or later."""
     config = CONFIG.model_copy(update={"equilibration": 0.0, "production": 0.1})
@@ -93,6 +140,8 @@ def test_replicas_that_leave_are_told_from_those_that_stay() -> None:
     score = drift(found)
     assert (found.status == Status.OUTSIDE).all() and score.broken == 3
     assert score.reasons == ("outside of the support",) * 3
+    # Steps are counted as long as something moves: time per step is that of work, not of waiting.
+    assert found.about["steps"] == -(-int(found.stopped.max()) // config.every) * config.every < config.steps
     for replica, stopped in enumerate(found.stopped):
         rows = np.arange(len(found.time)) * config.every
         assert np.array_equal(np.isfinite(found.total[:, replica]), rows < stopped)

@@ -6,6 +6,7 @@ has: samples of another handedness have weight zero, and so have those with an e
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -28,7 +29,9 @@ from knotflow.analysis.observations import (
     observe_samples,
 )
 from knotflow.extras import optional
+from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.io import fingerprint
 from knotflow.physics import trajectory
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.physics.system import MolecularSystem
@@ -59,6 +62,13 @@ class Evaluation:
             },
             "seconds": {work: round(seconds, 3) for work, seconds in self.seconds.items()},
         }
+
+    def write(self, file: Path, model: Path, **more: Any) -> dict[str, Any]:
+        """Write all numbers as JSON, with a fingerprint of the model file and more; return them."""
+        plain = self.plain()
+        numbers = {**plain, "about": {**plain["about"], "model": fingerprint(model)}, **more}
+        write_atomically(file, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
+        return numbers
 
 
 def evaluate(

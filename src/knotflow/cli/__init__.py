@@ -12,10 +12,13 @@ from rich.markup import escape
 from knotflow import __version__
 from knotflow.cli import (
     check,
+    dynamics,
     evaluate,
+    exact,
     figure,
     import_data,
     quickstart,
+    report,
     reproduce,
     sample,
     simulate,
@@ -36,7 +39,10 @@ app.command()(simulate.simulate)
 app.command("import")(import_data.import_data)
 app.command()(train.train)
 app.command()(sample.sample)
+app.command()(exact.exact)
 app.command()(evaluate.evaluate)
+app.command()(dynamics.dynamics)
+app.command()(report.report)
 app.command()(check.check)
 app.add_typer(figure.app, name="figure")
 app.add_typer(reproduce.app, name="reproduce")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from knotflow.cli.model import ModelArgument, force_field, model_file
+from knotflow.cli import dynamics as protocol
+from knotflow.cli.model import ModelArgument, force_field, model_file, results_folder
+from knotflow.cli.stages import Stages
 
 if TYPE_CHECKING:
     from knotflow.analysis import Evaluation, Measure
@@ -38,6 +38,14 @@ def evaluate(
     float64: Annotated[
         bool, typer.Option("--float64", help="Compute densities and forces of the flow in double precision.")
     ] = False,
+    dynamics: Annotated[
+        bool,
+        typer.Option(
+            "--dynamics",
+            help="First run `knotflow dynamics` with its defaults, unless its results are in the folder: "
+            "minutes to hours.",
+        ),
+    ] = False,
 ) -> None:
     """Compare a Boltzmann generator with data and with its force field; every estimate has an error bar.
 
@@ -46,34 +54,57 @@ def evaluate(
     are printed and written to metrics.json. Errors are standard errors: of data over replicas, of samples
     over samples.
 
+    If the folder of the model has results of `knotflow dynamics`, its drift score is shown and written, too.
+
     Examples:
         knotflow evaluate runs/ala2 data/ala2.h5
 
         knotflow evaluate ala2.safetensors data/other.h5 --samples 100000 --out other.json
     """
     from knotflow.analysis.evaluation import evaluate as measure
-    from knotflow.files import write_atomically
     from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.flows.io import notes
     from knotflow.physics.system import MolecularSystem
 
     path = model_file(model)
-    target = path.parent / "metrics.json" if out is None else out
+    target = results_folder(path) / "metrics.json" if out is None else out
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file for the numbers, but {target} is a folder.")
     generator = BoltzmannGenerator.load(path)
     if float64:
         generator.double()
     split = None if all_frames else notes(path).get("split")
+    drift = _drift(path, data, wanted=dynamics, all_frames=all_frames)
     console = Console(stderr=True)
-    with force_field(MolecularSystem.parse(generator.molecule), samples) as energy, _Shown(console) as shown:
+    with force_field(MolecularSystem.parse(generator.molecule), samples) as energy, Stages(console) as shown:
         found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
-    write_atomically(target, (json.dumps(found.plain(), indent=1, ensure_ascii=False) + "\n").encode())
+    found.write(target, path, **({} if drift is None else {"dynamics": drift}))
     output = Console()
     output.print(table(found))
+    if drift is not None:
+        output.print(protocol.table(drift))
     for note in _notes(found):
         output.print(escape(note), highlight=False, soft_wrap=True)
     output.print(f"All numbers: {target}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _drift(model: Path, data: Path, *, wanted: bool, all_frames: bool) -> dict[str, Any] | None:
+    """The drift score of a model, from the folder beside it; if it is wanted and not there, it is made."""
+    from knotflow.flows.io import fingerprint
+
+    folder = results_folder(model) / protocol.FOLDER
+    found = protocol.read_drift(folder) if (folder / "drift.json").exists() else None
+    if found is not None and found["about"].get("model") == fingerprint(model):
+        return found
+    if not wanted:
+        if found is not None:
+            said = f"{folder} is about another model and left out."
+            Console(stderr=True).print(said, highlight=False, soft_wrap=True, markup=False)
+        return None
+    from knotflow.dynamics import DynamicsConfig
+
+    protocol.run_protocol(model, data, folder, DynamicsConfig(), all_frames=all_frames)
+    return protocol.read_drift(folder)
 
 
 def table(evaluation: Evaluation) -> Group:
@@ -151,35 +182,3 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         yield "No residue has both phi and psi, so nothing is said of torsions."
     spent = ", ".join(f"{work} {seconds:.1f} s" for work, seconds in evaluation.seconds.items())
     yield f"Time: {spent}."
-
-
-class _Shown:
-    """Draws progress, a bar for each thing that is done; a line where there is no terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("time left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Shown:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, doing: str, done: int, total: int) -> None:
-        if doing not in self.tasks:
-            self.tasks[doing] = self.bar.add_task(doing, total=total)
-            if not self.console.is_terminal:
-                self.console.print(f"{doing} ({total:,})", highlight=False)
-        self.bar.update(self.tasks[doing], completed=done)

@@ -26,25 +26,41 @@ MANY: Final = 500_000
 """Structures from which on the torch force field is worth the most of a minute that it takes to compile."""
 
 ModelArgument = Annotated[
-    Path, typer.Argument(help="Model file (.safetensors), or the folder of a training run.")
+    Path,
+    typer.Argument(
+        help="Model file (.safetensors), the folder of a training run, or ala2, which comes with knotflow."
+    ),
 ]
 
 
 def model_file(model: Path) -> Path:
-    """The model file that is meant: itself, or the one in the folder of a run.
+    """The model file that is meant: itself, the one in the folder of a run, or one of the package by name.
 
     Raises:
         FileNotFoundError: if there is none.
     """
+    from knotflow.flows.pretrained import pretrained_file, pretrained_names
+
     path = model / "model.safetensors" if model.is_dir() else model
-    if not path.is_file():
+    if path.is_file():
+        return path
+    if model.is_dir():
         raise FileNotFoundError(
             f"there is no model.safetensors in {model}; a training run writes it at its end: let it finish, "
             "or give another folder or file."
-            if model.is_dir()
-            else f"there is no model file {model}."
         )
-    return path
+    if str(model) in pretrained_names():
+        return pretrained_file(str(model))
+    raise FileNotFoundError(
+        f"there is no model file {model}; with knotflow come: {', '.join(pretrained_names())}."
+    )
+
+
+def results_folder(path: Path) -> Path:
+    """Where results about a model go: beside it, or to ``runs`` for a model of the package."""
+    from knotflow.flows.pretrained import FOLDER
+
+    return Path("runs") / path.stem if path.parent == FOLDER else path.parent
 
 
 @contextmanager

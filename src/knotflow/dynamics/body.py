@@ -77,7 +77,8 @@ class Body:
         self, replicas: int, *, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
         """Maxwell-Boltzmann velocities (replicas, ...) in nm/ps."""
-        noise = torch.randn(replicas, *self.shape, generator=generator, dtype=dtype)
+        device = None if generator is None else generator.device
+        noise = torch.randn(replicas, *self.shape, generator=generator, dtype=dtype, device=device)
         return self.at_rest((self.kT / self.masses.to(noise)).sqrt() * noise)
 
     def at_rest(self, v: Tensor) -> Tensor:

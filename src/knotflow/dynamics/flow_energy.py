@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +13,36 @@ from knotflow.compiled import Compiled
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.layerwise import Layerwise
 from knotflow.physics.energy import MolecularEnergy
-from knotflow.transforms import Interval
+from knotflow.transforms import Domain, Interval
 from knotflow.transforms.domains import rounding
 
 _UNITS: Final = {2: "nm", 3: "rad", 4: "rad"}
 """Of a coordinate, by the number of its atoms."""
+
+
+class Limits(NamedTuple):
+    """Between which coordinates lie, as far as they are bounded; all of shape (coordinates,)."""
+
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    """A point inside."""
+
+    @classmethod
+    def of(cls, domains: Sequence[Domain], like: Tensor) -> Limits:
+        """Those of domains, with what the flow forgives as rounding, in the dtype of a tensor."""
+        ends = [
+            (d.low - rounding(d, like.dtype), d.high + rounding(d, like.dtype))
+            if isinstance(d, Interval)
+            else (-math.inf, math.inf)
+            for d in domains
+        ]
+        low, high = like.new_tensor(ends).unbind(-1)
+        return cls(low, high, like.new_tensor([(d.low + d.high) / 2 for d in domains]))
+
+    def hold(self, q: Tensor, ladj: Tensor) -> Tensor:
+        """Whether they hold coordinates (n, coordinates), with a finite log-determinant (n,)."""
+        return ((q >= self.low) & (q <= self.high)).all(-1) & ladj.isfinite()
 
 
 class FlowEnergy(MolecularEnergy):
@@ -39,8 +65,9 @@ class FlowEnergy(MolecularEnergy):
     def __init__(self, model: BoltzmannGenerator, *, compiled: bool | Literal["whole"] = False) -> None:
         self.model = model
         self.n_atoms, self.temperature = model.n_atoms, model.temperature
-        self._layers = Layerwise(task="the dynamics") if compiled is True else None
-        self._whole = Compiled(model.log_prob_and_force, task="the dynamics", enabled=compiled == "whole")
+        self._layers = Layerwise(task="the dynamics", enabled=compiled is True)
+        self._whole = Compiled(self._at_once, task="the dynamics") if compiled == "whole" else None
+        self._known_limits: dict[tuple[torch.dtype, torch.device], Limits] = {}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,14 +82,11 @@ class FlowEnergy(MolecularEnergy):
 
     @torch.no_grad()
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        own, inside = self._enter(x)
-        u, force = own.new_full(inside.shape, math.inf), torch.full_like(own, math.nan)
-        if bool(inside.any()):
-            # One of those inside stands in for each outside: the others are computed in a batch of the same
-            # shape as ever, and so to the same bits.
-            rows = inside[:, None, None]
-            log_prob, found = self._log_prob_and_force(torch.where(rows, own, own[inside.int().argmax()]))
-            u, force = torch.where(inside, -log_prob, u), torch.where(rows, found, force)
+        own = self._own(x)
+        evaluate = self._by_layers if self._whole is None else self._whole
+        log_prob, force, inside = evaluate(own, self._limits(own))
+        u = torch.where(inside, -log_prob.detach(), math.inf)
+        force = torch.where(inside[:, None, None], force.detach(), math.nan)
         return u.to(x).reshape(x.shape[:-2]), force.to(x).reshape(x.shape)
 
     def inside(self, x: Tensor) -> Tensor:
@@ -77,8 +101,8 @@ class FlowEnergy(MolecularEnergy):
         if not bool(own.isfinite().all()):
             return "positions are not finite."
         q = self.model.internal(own)[0][0]
-        low, high = self._limits(q)
-        place = int(torch.nonzero(~((q >= low) & (q <= high)))[0])
+        limits = self._limits(q)
+        place = int(torch.nonzero(~((q >= limits.low) & (q <= limits.high)))[0])
         domain, names = self.model.flow.domains[place], self.model.coordinates.names
         unit = _UNITS[len(self.model.coordinates.atoms[place])]
         return (
@@ -86,34 +110,46 @@ class FlowEnergy(MolecularEnergy):
             f"{domain.low:.4g} to {domain.high:.4g} only."
         )
 
-    def _log_prob_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of frames (n, atoms, 3) inside; no graph is recorded."""
-        if self._layers is None:
-            log_prob, force = self._whole(x)
-            return log_prob.detach(), force.detach()
+    def _at_once(self, x: Tensor, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-densities (n,), forces (n, atoms, 3) and whether each frame (n, atoms, 3) is inside.
+
+        Frames outside have any number, or none. The flow sees the middle of its domains in their place, so
+        that the others are computed in a batch of the same shape as ever, and so to the same bits.
+        """
+
+        def total(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            q, ladj = self.model.internal(x)
+            inside = limits.hold(q, ladj)
+            log_prob = self.model.flow.log_prob(torch.where(inside[:, None], q, limits.middle)) + ladj
+            return log_prob.sum(), (log_prob, inside)
+
+        force, (log_prob, inside) = torch.func.grad(total, has_aux=True)(x)
+        return log_prob, force, inside
+
+    def _by_layers(self, x: Tensor, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
+        """The same layer by layer."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             q, ladj = self.model.internal(x)
-            log_prob, score = self._layers.log_prob_and_score(self.model.flow, q)
+            inside = limits.hold(q, ladj)
+            points = torch.where(inside[:, None], q, limits.middle)
+            log_prob, score = self._layers.log_prob_and_score(self.model.flow, points)
             (force,) = torch.autograd.grad((q, ladj), x, (score, torch.ones_like(ladj)))
-        return log_prob + ladj.detach(), force
+        return log_prob + ladj, force, inside
+
+    def _own(self, x: Tensor) -> Tensor:
+        """All frames as (n, atoms, 3) in the model's dtype."""
+        self.check_positions(x)
+        return x.reshape(-1, self.n_atoms, 3).to(self.dtype)
 
     def _enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """All frames as (n, atoms, 3) in the model's dtype, and whether each is inside."""
-        self.check_positions(x)
-        own = x.reshape(-1, self.n_atoms, 3).to(self.dtype)
+        own = self._own(x)
         with torch.no_grad():
-            q, ladj = self.model.internal(own)
-            low, high = self._limits(q)
-            return own, ((q >= low) & (q <= high)).all(-1) & ladj.isfinite()
+            return own, self._limits(own).hold(*self.model.internal(own))
 
-    def _limits(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Between which coordinates lie, as far as they are bounded; the flow forgives rounding, too."""
-        ends = [
-            (d.low - rounding(d, q.dtype), d.high + rounding(d, q.dtype))
-            if isinstance(d, Interval)
-            else (-math.inf, math.inf)
-            for d in self.model.flow.domains
-        ]
-        low, high = q.new_tensor(ends).unbind(-1)
-        return low, high
+    def _limits(self, like: Tensor) -> Limits:
+        key = like.dtype, like.device
+        if key not in self._known_limits:
+            self._known_limits[key] = Limits.of(self.model.flow.domains, like)
+        return self._known_limits[key]

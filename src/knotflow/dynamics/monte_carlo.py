@@ -6,8 +6,8 @@ Two kinds of moves, each of which leaves $\pi \propto e^{-u}$ as it is, however 
 probability $\min(1, W(x')/W(x))$, $W = e^{-u}/p$ (independence Metropolis; Tierney 1994). One such move can
 cross any barrier; but a state that the flow hardly ever proposes has a large $W$, and holds its chain long.
 
-**Hybrid Monte Carlo.** A short piece of dynamics on $u$ itself, from fresh velocities, accepted with
-probability $\min(1, e^{-\Delta H})$ (Duane et al. 1987). It crosses no barrier, but moves every state on.
+**Hybrid Monte Carlo.** A short piece of dynamics on $u$ itself, from fresh velocities (`HybridMove`). It
+crosses no barrier, but moves every state on.
 
 A flow is good globally and rough locally, dynamics is the other way round, so cycles of both are better than
 either. Both moves treat all poses of a molecule alike, so the chains sample its shape, as the generator does.
@@ -16,126 +16,26 @@ either. Both moves treat all poses of a molecule alike, so the chains sample its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from safetensors import SafetensorError
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from knotflow.dynamics.body import Body
+from knotflow.dynamics.chains import Chains, ChainState, Moves
 from knotflow.dynamics.flow_energy import FlowEnergy
-from knotflow.files import write_atomically
+from knotflow.dynamics.hybrid import HybridMove
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow
-from knotflow.physics.autocorrelation import autocorrelation_time
 from knotflow.physics.energy import Energy, MolecularEnergy
-from knotflow.physics.splitting import verlet
-from knotflow.physics.summary import Average
-from knotflow.physics.units import thermal_energy
+from knotflow.physics.system import MolecularSystem
 from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
 
-JITTER: Final = 0.2
-"""Time steps of a trajectory are longer or shorter by up to this share, lest one fit a vibration's period."""
 PATIENCE: Final = 100
 """Rounds of proposals among which every chain must find a state to start from."""
-
-
-@dataclass(frozen=True)
-class ChainState:
-    """Where chains are: all that is needed to go on, on the same machine with the same random numbers."""
-
-    x: Tensor
-    """Shape (chains, atoms, 3) in nm, or (chains, d)."""
-    energy: Tensor
-    """Reduced energies u, shape (chains,), float64."""
-    log_prob: Tensor
-    r"""Log-densities of the flow, shape (chains,), float64; $-\infty$ outside its support."""
-    random: Tensor
-    """State of the random generator."""
-    cycles: Tensor
-    """Number of cycles done, a scalar."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it to a ``.safetensors`` file."""
-        parts = {field.name: getattr(self, field.name).cpu().contiguous() for field in fields(self)}
-        write_atomically(Path(path), to_bytes(parts))
-
-    @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> ChainState:
-        """Read what `save` wrote."""
-        try:
-            found = from_bytes(Path(path).read_bytes())
-            kept_on_cpu = ("random", "cycles")
-            return cls(**{k: t if k in kept_on_cpu else t.to(device) for k, t in found.items()})
-        except (SafetensorError, TypeError) as error:
-            raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
-
-
-@dataclass(frozen=True)
-class Moves:
-    """How often a kind of move was tried, and how often it was accepted."""
-
-    tried: int
-    accepted: int
-
-    @property
-    def acceptance(self) -> float:
-        """Share of the moves that were accepted; NaN if none was tried."""
-        return self.accepted / self.tried if self.tried else math.nan
-
-
-@dataclass(frozen=True)
-class Chains:
-    """What a run gave: rows of states, a column for each chain."""
-
-    positions: Tensor
-    """Shape (rows, chains, atoms, 3) in nm, or (rows, chains, d)."""
-    energy: Tensor
-    """Reduced energies, shape (rows, chains), float64."""
-    log_prob: Tensor
-    """Log-densities of the flow, shape (rows, chains), float64."""
-    moves: Mapping[str, Moves]
-    """For each kind, ``"flow"`` and ``"hmc"``."""
-    every: int
-    """Cycles from one row to the next."""
-    state: ChainState
-    """Where the chains are now, to go on."""
-
-    def average(self, values: ArrayLike) -> Average:
-        """Mean of an observable, values (rows, chains), and its standard error.
-
-        Chains are independent of each other, so the error comes from the spread of their means; it is NaN
-        for a single chain.
-        """
-        table = self._table(values)
-        return Average.of(table.mean(0))
-
-    def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
-        """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.
-
-        Missing values are the energies. Believe it if the chains are at least twenty times as long.
-        """
-        table = self._table(self.energy.cpu().numpy() if values is None else values)
-        return self.every * autocorrelation_time(table)
-
-    def effective_samples(self, values: ArrayLike | None = None) -> float:
-        """So many independent samples would tell the mean of an observable as well."""
-        return self.energy.numel() * self.every / self.autocorrelation_time(values)
-
-    def _table(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        table = np.asarray(values, dtype=np.float64)
-        if table.shape != tuple(self.energy.shape):
-            raise ValueError(
-                f"values must have shape (rows, chains), here {tuple(self.energy.shape)}, got {table.shape}."
-            )
-        return table
 
 
 class FlowMonteCarlo:
@@ -155,8 +55,8 @@ class FlowMonteCarlo:
         hmc_moves: Trajectories in a cycle.
         md_steps: Time steps of a trajectory.
         time_step: In ps. About three quarters of the trajectories should be accepted.
-        masses: Of the atoms in amu, shape (atoms,); missing: those of the molecule. Any positive ones will
-            do.
+        masses: Of the atoms in amu, shape (atoms,); missing: those of the molecule. Any positive ones give
+            the same averages.
 
     Raises:
         ValueError: if model and energy do not fit together, or a number is out of range.
@@ -182,9 +82,13 @@ class FlowMonteCarlo:
         _check_pair(model, energy)
         self.model, self.energy = model, energy
         self.flow_moves, self.hmc_moves = flow_moves, hmc_moves
-        self.md_steps, self.time_step = md_steps, time_step
         if hmc_moves:
-            self._dynamics = _Dynamics(model, energy, masses)
+            self._hybrid = _hybrid(model, energy, masses, md_steps, time_step)
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the energy for a cycle of one chain."""
+        return self.flow_moves + (self.hmc_moves * self._hybrid.evaluations if self.hmc_moves else 0)
 
     def start(self, chains: int | Tensor, seed: int = 0) -> ChainState:
         """First states: samples of the flow, or positions of your own, and a seed for all that follows.
@@ -275,10 +179,8 @@ class FlowMonteCarlo:
         )
 
     def _hmc_move(self, x: Tensor, u: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        stretch = 1 + JITTER * (2 * float(torch.rand((), generator=random, device=x.device)) - 1)
-        new_x, new_u, gain = self._dynamics.trajectory(x, self.md_steps, stretch * self.time_step, random)
-        # Written so that NaN, of a trajectory that flew apart, is refused.
-        accept = self._right_handed(new_x) & new_u.isfinite() & (_log_uniform(u, random) < gain)
+        new_x, new_u, gain = self._hybrid.propose(x, random)
+        accept = self._right_handed(new_x) & (_log_uniform(u, random) < gain)
         return torch.where(_like(accept, x), new_x, x), torch.where(accept, new_u, u), accept
 
     @torch.no_grad()
@@ -293,8 +195,7 @@ class FlowMonteCarlo:
         else:
             x, log_prob = self.model.sample_and_log_prob(n, generator=random)
             allowed = torch.ones_like(log_prob, dtype=torch.bool)
-        u = self.energy.energy(x).double()
-        log_prob = log_prob.double()
+        u, log_prob = self._energy(x), log_prob.double()
         return x, u, log_prob, allowed & u.isfinite() & log_prob.isfinite()
 
     def _draw_start(self, chains: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -318,12 +219,18 @@ class FlowMonteCarlo:
         if x.ndim != least or len(x) == 0:
             shape = f"(chains, {self.model.n_atoms}, 3)" if least == 3 else f"(chains, {self.model.dim})"
             raise ValueError(f"states to start from must have shape {shape}, got {tuple(x.shape)}.")
-        u = self.energy.energy(x).double()
+        u = self._energy(x)
         if not bool((u.isfinite() & self._right_handed(x)).all()):
             raise ValueError(
                 "every chain must start with a finite energy and the right handedness; leave out the others."
             )
         return x, u, self._log_prob(x)
+
+    def _energy(self, x: Tensor) -> Tensor:
+        if isinstance(self.energy, MolecularEnergy):
+            # With forces that nobody needs here, but this is the fast way: compiled, or on all cores.
+            return self.energy.energy_and_force(x)[0].double()
+        return self.energy.energy(x).double()
 
     def _log_prob(self, x: Tensor) -> Tensor:
         if isinstance(self.model, BoltzmannGenerator):
@@ -336,48 +243,21 @@ class FlowMonteCarlo:
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
 
 
-class _Dynamics:
-    r"""Trajectories by velocity Verlet on $H = u + \sum m v^2 / 2kT$, from thermal velocities."""
-
-    def __init__(
-        self, model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Energy, masses: ArrayLike | None
-    ) -> None:
-        if not (isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy)):
-            raise ValueError(
-                "hmc_moves need a Boltzmann generator and the energy of a molecule; set them to 0."
-            )
-        if masses is None:
-            from knotflow.physics.system import MolecularSystem
-
-            masses = MolecularSystem.parse(model.molecule).masses
-        self.masses = torch.as_tensor(np.array(masses, dtype=np.float64))
-        if self.masses.shape != (model.n_atoms,) or not bool((self.masses > 0).all()):
-            raise ValueError(
-                f"masses must be {model.n_atoms} positive numbers of amu, got {self.masses.tolist()}."
-            )
-        self.energy = energy
-        self.speed = (thermal_energy(energy.temperature) / self.masses).sqrt()[:, None]
-        """Thermal velocities in nm/ps, shape (atoms, 1)."""
-
-    def trajectory(
-        self, x: Tensor, steps: int, time_step: float, random: torch.Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Positions at the end, centred, their energies, and $-\Delta H$, both (chains,) in float64."""
-        speed = self.speed.to(x)
-        kick = 0.5 * time_step * speed.square()
-        v = speed * torch.randn(x.shape, generator=random, dtype=x.dtype, device=x.device)
-        u, f = self.energy.energy_and_force(x)
-        before = _hamiltonian(u, v / speed)
-        for _ in range(steps):
-            x, v, f, u = verlet(self.energy.energy_and_force, x, v, f, dt=time_step, kick=kick)
-        weights = (self.masses / self.masses.sum()).to(x)
-        centre = torch.einsum("a,nad->nd", weights, x)
-        return x - centre[:, None], u.double(), before - _hamiltonian(u, v / speed)
-
-
-def _hamiltonian(u: Tensor, w: Tensor) -> Tensor:
-    """Energy and kinetic energy in kT, float64; velocities are given in units of the thermal ones."""
-    return u.double() + 0.5 * w.double().square().sum((-1, -2))
+def _hybrid(
+    model: BoltzmannGenerator | Flow,
+    energy: MolecularEnergy | Energy,
+    masses: ArrayLike | None,
+    steps: int,
+    time_step: float,
+) -> HybridMove:
+    if not (isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy)):
+        raise ValueError("hmc_moves need a Boltzmann generator and the energy of a molecule; set them to 0.")
+    if masses is None:
+        masses = MolecularSystem.parse(model.molecule).masses
+    body = Body.molecule(masses, energy.temperature)
+    if body.shape != (model.n_atoms, 3):
+        raise ValueError(f"masses must be one for each of {model.n_atoms} atoms, got {body.shape[0]}.")
+    return HybridMove(energy, body, steps, time_step)
 
 
 def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:

@@ -10,10 +10,10 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import torch
@@ -24,14 +24,24 @@ from torch import Tensor
 from knotflow.config import Config
 from knotflow.dynamics.body import Body, Bonds
 from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
-from knotflow.dynamics.record import Record, read_arrays, write_arrays
+from knotflow.dynamics.record import Record, from_mdtraj, read_arrays, write_arrays
+from knotflow.dynamics.score import summary
+from knotflow.files import write_atomically
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.physics.system import MolecularSystem
+
+if TYPE_CHECKING:
+    import mdtraj
 
 SAVE_EVERY: Final = 30.0
 """In seconds: how much work is lost if a run is killed."""
 SAME_ENERGY: Final = 1e-2
 """In kT: by more, a checkpoint belongs to another energy."""
+
+RECORD: Final = "record.npz"
+DRIFT: Final = "drift.json"
+CHECKPOINT: Final = "checkpoint.npz"
+"""Files in the folder of a run."""
 
 Progress = Callable[[int, int, State], None]
 """Told the number of steps done, that of all steps, and the state."""
@@ -82,12 +92,13 @@ class DynamicsConfig(Config):
 def run(
     energy: MolecularEnergy,
     system: MolecularSystem,
-    frames: ArrayLike | Tensor,
+    frames: ArrayLike | Tensor | mdtraj.Trajectory,
     config: DynamicsConfig | None = None,
     *,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
     save_every: float = SAVE_EVERY,
+    about: Mapping[str, Any] | None = None,
 ) -> Record:
     """Equilibrate replicas on an energy, take the thermostat away, and see what happens.
 
@@ -97,12 +108,15 @@ def run(
     Args:
         energy: of the molecule: a `knotflow.dynamics.FlowEnergy`, a force field.
         system: masses and bonds.
-        frames: (n, atoms, 3) in nm; if there are more than replicas, as many of them are chosen at random.
+        frames: (n, atoms, 3) in nm, or a trajectory of MDTraj; if there are more than replicas, as many of
+            them are chosen at random.
         config: how to run.
         checkpoint: where to keep the state of the run. If the file is there, the run goes on from it, with
             the same bits as if it had never stopped; it is kept at the end, and may then be removed.
         progress: called after every record.
         save_every: seconds between two checkpoints; one is written on interruption, too.
+        about: what else the record is to say, as JSON can hold it. A checkpoint that says otherwise is of
+            another run.
 
     Raises:
         ValueError: if there are too few frames, or if the checkpoint is of another run.
@@ -114,27 +128,27 @@ def run(
             f"{system.n_atoms} at {system.temperature:g} K; give those that belong together."
         )
     body = Body.of(system)
-    # Less their centre of mass, which would cost digits.
-    start = body.at_rest(starting_frames(frames, system.n_atoms, config))
+    work = _Work(config, body, system, _start(frames, body, system, config), about)
     torn = Bonds.of(system, config.stretch).torn
     thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, torn=torn)
     newton = Verlet(energy, body, config.dt, torn=torn)
-    work = _Work(config, body, system, start)
     if checkpoint is not None and checkpoint.exists():
         state = work.resumed(checkpoint, energy)
     else:
         seeded = torch.Generator().manual_seed(config.seed)
-        state = newton.start(start, body.thermal_velocities(config.replicas, generator=seeded))
+        state = newton.start(work.start, body.thermal_velocities(config.replicas, generator=seeded))
         work.put(state)
     began = saved = time.monotonic()
     before = work.seconds
+    # Compiled code was made above, by the first evaluation: it does not count as time of steps.
     try:
         while state.step < config.steps:
             integrator: Integrator = thermostat if state.step < config.equilibration_steps else newton
             # The record comes before the state: whatever interrupts, the file never lacks a record.
             now = integrator.run(state, config.every)
             work.put(now)
-            state, work.seconds = now, before + time.monotonic() - began
+            steps = work.steps + (config.every if bool(state.moving.any()) else 0)
+            state, work.steps, work.seconds = now, steps, before + time.monotonic() - began
             if checkpoint is not None and time.monotonic() - saved >= save_every:
                 work.save(checkpoint, state)
                 saved = time.monotonic()
@@ -146,11 +160,48 @@ def run(
     return work.record(state)
 
 
-def starting_frames(frames: ArrayLike | Tensor, n_atoms: int, config: DynamicsConfig) -> Tensor:
+def run_in(
+    folder: Path,
+    energy: MolecularEnergy,
+    system: MolecularSystem,
+    frames: ArrayLike | Tensor | mdtraj.Trajectory,
+    config: DynamicsConfig | None = None,
+    *,
+    progress: Progress | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Record:
+    """`run` with its files in a folder: a stopped run goes on, a finished one is read.
+
+    At the end the folder has ``record.npz``, for `Record.load`, and ``drift.json``, what
+    `knotflow.dynamics.score.summary` gives; while it runs, `CHECKPOINT`.
+
+    Raises:
+        ValueError: if the folder holds another run, or there are too few frames.
+    """
+    config = config or DynamicsConfig()
+    finished, checkpoint = folder / RECORD, folder / CHECKPOINT
+    if finished.exists():
+        record = Record.load(finished)
+        body = Body.of(system)
+        work = _Work(config, body, system, _start(frames, body, system, config), about)
+        work.check_same(finished, record.about)
+    else:
+        record = run(energy, system, frames, config, checkpoint=checkpoint, progress=progress, about=about)
+        record.save(finished)
+    content = json.dumps(summary(record), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(folder / DRIFT, content.encode())
+    checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def starting_frames(
+    frames: ArrayLike | Tensor | mdtraj.Trajectory, system: MolecularSystem, config: DynamicsConfig
+) -> Tensor:
     """As many frames as there are replicas, in float64: which ones depends on the seed; order is kept."""
-    x = torch.as_tensor(frames if isinstance(frames, Tensor) else np.asarray(frames)).double().cpu()
-    if x.ndim != 3 or x.shape[1:] != (n_atoms, 3):
-        raise ValueError(f"frames must have shape (n, {n_atoms}, 3) in nm, got {tuple(x.shape)}.")
+    found: Any = from_mdtraj(frames, system) if hasattr(frames, "topology") else frames
+    x = torch.as_tensor(found if isinstance(found, Tensor) else np.asarray(found)).double().cpu()
+    if x.ndim != 3 or x.shape[1:] != (system.n_atoms, 3):
+        raise ValueError(f"frames must have shape (n, {system.n_atoms}, 3) in nm, got {tuple(x.shape)}.")
     if len(x) < config.replicas:
         raise ValueError(
             f"{config.replicas} replicas need as many frames, got {len(x)}; give more, or set replicas."
@@ -159,22 +210,48 @@ def starting_frames(frames: ArrayLike | Tensor, n_atoms: int, config: DynamicsCo
     return x[np.sort(rows)]
 
 
+def _start(frames: Any, body: Body, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
+    """Where replicas start: less their centre of mass, which would cost digits."""
+    return body.at_rest(starting_frames(frames, system, config))
+
+
 class _Work:
     """Records of a run that are there so far, and their file."""
 
-    def __init__(self, config: DynamicsConfig, body: Body, system: MolecularSystem, start: Tensor) -> None:
-        self.config, self.body = config, body
+    def __init__(
+        self,
+        config: DynamicsConfig,
+        body: Body,
+        system: MolecularSystem,
+        start: Tensor,
+        about: Mapping[str, Any] | None,
+    ) -> None:
+        self.config, self.body, self.start = config, body, start
         rows, replicas = config.steps // config.every + 1, config.replicas
         self.potential, self.kinetic = np.full((2, rows, replicas), np.nan)
         self.positions = np.full((rows, replicas, *body.shape), np.nan, dtype=np.float32)
-        self.seconds = 0.0
+        self.seconds, self.steps = 0.0, 0
+        key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
         self.about = {
             "molecule": system.name,
             "temperature": system.temperature,
             "config": config.plain(),
+            **json.loads(json.dumps(about or {})),
+            "fingerprint": hashlib.sha256(key + start.numpy().tobytes()).hexdigest(),
         }
-        key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
-        self.fingerprint = hashlib.sha256(key + start.numpy().tobytes()).hexdigest()
+
+    def check_same(self, path: Path, found: Mapping[str, Any]) -> None:
+        """Refuse the file of another run, by what it says it is about."""
+        differences = [name for name, value in self.about.items() if found.get(name) != value]
+        if "config" in differences:
+            there, here = found.get("config", {}), self.about["config"]
+            differences += [name for name in here if there.get(name) != here[name]]
+        if differences:
+            names = [name for name in differences if name not in ("config", "fingerprint")] or ["frames"]
+            raise ValueError(
+                f"{path} is of a run of another molecule, with other frames or another configuration, which "
+                f"differs in {', '.join(names)}; give those of that run, or remove the file to begin anew."
+            )
 
     def put(self, state: State) -> None:
         row, moving = state.step // self.config.every, state.moving.numpy()
@@ -192,7 +269,7 @@ class _Work:
             stopped=state.stopped.numpy(),
             production=self.config.equilibration_steps // self.config.every,
             degrees_of_freedom=self.body.degrees_of_freedom,
-            about={**self.about, "seconds": self.seconds},
+            about={**self.about, "seconds": self.seconds, "steps": self.steps},
         )
 
     def save(self, path: Path, state: State) -> None:
@@ -200,15 +277,11 @@ class _Work:
             f"state_{f.name}": np.asarray(getattr(state, f.name)) for f in fields(state)
         }
         arrays |= {"potential": self.potential, "kinetic": self.kinetic, "positions": self.positions}
-        write_arrays(path, arrays, {"fingerprint": self.fingerprint, "seconds": self.seconds})
+        write_arrays(path, arrays, {**self.about, "seconds": self.seconds, "steps": self.steps})
 
     def resumed(self, path: Path, energy: MolecularEnergy) -> State:
         arrays, about = read_arrays(path)
-        if about.get("fingerprint") != self.fingerprint:
-            raise ValueError(
-                f"{path} is the checkpoint of a run of another molecule, with other frames or another "
-                "configuration; give those of that run, or remove the file to begin anew."
-            )
+        self.check_same(path, about)
         found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
         step, clock = int(found.pop("step")), float(found.pop("time"))
         state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
@@ -221,5 +294,6 @@ class _Work:
                     "to begin anew."
                 )
         self.potential, self.kinetic = arrays["potential"], arrays["kinetic"]
-        self.positions, self.seconds = arrays["positions"], float(about["seconds"])
+        self.positions = arrays["positions"]
+        self.seconds, self.steps = float(about["seconds"]), int(about["steps"])
         return state

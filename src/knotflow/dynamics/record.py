@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from knotflow.extras import optional
 from knotflow.files import write_atomically
+
+if TYPE_CHECKING:
+    import mdtraj
+
+    from knotflow.physics.system import MolecularSystem
 
 FORMAT: Final = "knotflow-dynamics-1"
 
@@ -38,7 +45,8 @@ class Record:
     """Records from this one on are without a thermostat."""
     degrees_of_freedom: int
     about: dict[str, Any] = field(default_factory=dict)
-    """Configuration, molecule, seconds: anything JSON can hold."""
+    """Configuration, molecule, its temperature in K, seconds and number of the steps computed: anything JSON
+    can hold."""
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -49,6 +57,16 @@ class Record:
     def temperature(self) -> NDArray[np.float64]:
         """Of the motion, in units of that of the energy, (records, replicas): 1 on average in equilibrium."""
         return 2 / self.degrees_of_freedom * self.kinetic
+
+    @property
+    def milliseconds_per_step(self) -> float:
+        """Wall time of a step of all replicas, compilation left out; NaN if it is not known."""
+        steps = self.about.get("steps", 0)
+        return 1000 * self.about["seconds"] / steps if steps else math.nan
+
+    def trajectory(self, system: MolecularSystem) -> mdtraj.Trajectory:
+        """All replicas, one after another, each until it stopped, for MDTraj; times begin anew with each."""
+        return to_mdtraj(self.positions, system, self.time)
 
     def save(self, path: str | Path) -> None:
         """Write a compressed ``.npz`` that NumPy reads, too."""
@@ -67,6 +85,52 @@ class Record:
         for name in ("production", "degrees_of_freedom"):
             arrays[name] = int(arrays[name])
         return cls(**arrays, about=about)
+
+
+def to_mdtraj(
+    positions: ArrayLike, system: MolecularSystem, time: ArrayLike | None = None
+) -> mdtraj.Trajectory:
+    """Positions as a trajectory of MDTraj, which writes and analyses it.
+
+    Args:
+        positions: in nm, (frames, atoms, 3), or (frames, replicas, atoms, 3) as in `Record` and `Chains`:
+            then replicas come one after another. Frames that are not finite are left out.
+        system: the molecule.
+        time: in ps, (frames,); by default the number of the frame.
+
+    Raises:
+        ValueError: if shapes do not fit.
+        ModuleNotFoundError: without MDTraj.
+    """
+    with optional("trajectories", "mdtraj", "molecules"):
+        import mdtraj
+    x = np.asarray(positions, dtype=np.float32)
+    x = x[:, None] if x.ndim == 3 else x
+    clock = np.arange(len(x)) if time is None else np.asarray(time)
+    if x.ndim != 4 or x.shape[2:] != (system.n_atoms, 3) or clock.shape != x.shape[:1]:
+        raise ValueError(
+            f"positions must have shape (frames, {system.n_atoms}, 3), or one more axis for replicas, and "
+            f"time (frames,), got {tuple(np.shape(positions))} and {clock.shape}."
+        )
+    clock = np.broadcast_to(clock[:, None], x.shape[:2])
+    kept = np.isfinite(x).all((2, 3)).T
+    return mdtraj.Trajectory(x.swapaxes(0, 1)[kept], system.topology, time=clock.T[kept])
+
+
+def from_mdtraj(trajectory: mdtraj.Trajectory, system: MolecularSystem) -> NDArray[np.float32]:
+    """Positions (frames, atoms, 3) in nm of a trajectory of MDTraj.
+
+    Raises:
+        ValueError: if the atoms are not those of the molecule.
+    """
+    elements = [getattr(atom.element, "symbol", "?") for atom in trajectory.topology.atoms]
+    if elements != system.elements:
+        raise ValueError(
+            f"the atoms of the trajectory are not those of {system.name}: expected "
+            f"{' '.join(system.elements)}, got {' '.join(elements)}; bring them into this order."
+        )
+    positions: NDArray[np.float32] = trajectory.xyz
+    return positions
 
 
 def write_arrays(

@@ -4,7 +4,8 @@ For every replica, over the records of production until it stopped, with $n$ deg
 energy $E(t)$ in kT:
 
 - **slope**: of the straight line through $E(t)$ by least squares, by $n$, in kT/ps per degree of freedom;
-- **deviation**: standard deviation of $E(t)$, by $n$, in kT per degree of freedom.
+- **deviation**: standard deviation of $E(t)$, by $n$, in kT per degree of freedom;
+- **temperature**: mean of the kinetic temperature, in K.
 
 A replica is **broken** if it stopped, during equilibration or after it (a number that is not finite, a point
 outside of the support, a bond longer than `DynamicsConfig.stretch` times its length), or if its total energy
@@ -37,6 +38,8 @@ class Drift:
     """Of each replica, in kT/ps per degree of freedom; NaN if it stopped too early to tell."""
     deviation: NDArray[np.float64]
     """Of each replica, in kT per degree of freedom."""
+    temperature: NDArray[np.float64]
+    """Of the motion of each replica, in K, or as a share of the right one if the record does not know it."""
     reasons: tuple[str | None, ...]
     """Why each replica is broken; None for those that are intact."""
 
@@ -59,16 +62,13 @@ class Drift:
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it; what is not known is None."""
-        slope, slope_error = self.mean(self.slope)
-        deviation, deviation_error = self.mean(self.deviation)
+        means = {name: self.mean(getattr(self, name)) for name in ("slope", "deviation", "temperature")}
         return {
             "replicas": len(self.reasons),
             "broken": self.broken,
             "reasons": dict(Counter(reason for reason in self.reasons if reason is not None)),
-            "slope": _known(slope),
-            "slope_error": _known(slope_error),
-            "deviation": _known(deviation),
-            "deviation_error": _known(deviation_error),
+            **{name: _known(mean) for name, (mean, _) in means.items()},
+            **{f"{name}_error": _known(error) for name, (_, error) in means.items()},
             "slopes": [_known(value) for value in self.slope],
             "deviations": [_known(value) for value in self.deviation],
         }
@@ -77,15 +77,24 @@ class Drift:
 def drift(record: Record) -> Drift:
     """The drift score of a run."""
     n = record.degrees_of_freedom
-    time, total = record.time[record.production :], record.total[record.production :]
-    slopes, deviations, reasons = [], [], []
-    for energies, status in zip(total.T, record.status, strict=True):
+    rows = slice(record.production, None)
+    time, total = record.time[rows], record.total[rows]
+    motion = record.about.get("temperature", 1.0) * record.temperature[rows]
+    slopes, deviations, temperatures, reasons = [], [], [], []
+    for energies, heat, status in zip(total.T, motion.T, record.status, strict=True):
         known = np.isfinite(energies)
         enough = known.sum() >= LEAST
         slopes.append(float(np.polyfit(time[known], energies[known], 1)[0]) / n if enough else math.nan)
         deviations.append(float(energies[known].std(ddof=1)) / n if enough else math.nan)
+        temperatures.append(float(heat[known].mean()) if enough else math.nan)
         reasons.append(_reason(energies[known], int(status), n))
-    return Drift(np.array(slopes), np.array(deviations), tuple(reasons))
+    return Drift(np.array(slopes), np.array(deviations), np.array(temperatures), tuple(reasons))
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """Score, speed and what the record is about, as JSON can hold it: what ``drift.json`` has."""
+    speed = _known(record.milliseconds_per_step)
+    return {**drift(record).plain(), "milliseconds_per_step": speed, "about": record.about}
 
 
 def _reason(energies: NDArray[np.float64], status: int, n: int) -> str | None:

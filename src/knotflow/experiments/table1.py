@@ -252,8 +252,7 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: 
         found = evaluate(
             generator, data, energy, split=split, samples=scale.samples, seed=SEED, progress=_stages(say)
         )
-    content = json.dumps(found.plain(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / "metrics.json", content.encode())
+    found.write(folder / "metrics.json", folder / "model.safetensors")
 
 
 def _monitored(system: MolecularSystem) -> TorchForceField:

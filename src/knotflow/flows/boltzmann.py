@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from knotflow.flows.flow import CHUNK, Flow
 from knotflow.flows.io import load, notes, save
+from knotflow.flows.pretrained import pretrained_file
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix
 from knotflow.transforms import Line
 from knotflow.transforms.base import check_count
@@ -143,6 +144,11 @@ class BoltzmannGenerator(nn.Module):
             raise ValueError(
                 f"{path}: what it says of the molecule is damaged: {type(error).__name__} {error}"
             ) from None
+
+    @classmethod
+    def pretrained(cls, name: str = "ala2", device: str = "cpu") -> BoltzmannGenerator:
+        """A trained model that comes with the package: ``ala2``, alanine dipeptide in water at 300 K."""
+        return cls.load(pretrained_file(name), device)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         q, ladj = self.internal(x)

@@ -1,0 +1,116 @@
+r"""What independent chains of samples tell: how long they remember, and averages with error bars.
+
+Chains are the replicas of a trajectory file, of ``knotflow exact`` or of a simulation. Times are in rows,
+from one kept frame of a chain to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.analysis.estimates import blocks, bootstrap
+from knotflow.analysis.free_energy import side_difference
+from knotflow.physics import trajectory
+from knotflow.physics.autocorrelation import autocorrelation_time
+from knotflow.physics.summary import Average, backbone_torsions, over_replicas
+
+Floats = NDArray[np.float64]
+
+ENOUGH: Final = 20
+"""Autocorrelation times that a chain should last, for its averages and their error bars to be believed."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How long chains remember an observable."""
+
+    time: float
+    """Integrated autocorrelation time in rows; infinite if it never changed, NaN for fewer than two rows."""
+    samples: float
+    """So many independent samples would tell its mean as well."""
+
+
+@dataclass(frozen=True)
+class ChainSummary:
+    """What a file of chains holds."""
+
+    n_chains: int
+    n_rows: int
+    """Frames of the shortest chain."""
+    energy: Average
+    """In kT; the error from the spread of the chains."""
+    sides: dict[str, Average]
+    """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited."""
+    memory: dict[str, Memory]
+    """Of ``energy``, and of ``phi RESIDUE`` and ``psi RESIDUE``: the longer one of cosine and sine."""
+
+    @property
+    def too_short(self) -> list[str]:
+        """Observables of which chains do not last `ENOUGH` autocorrelation times."""
+        return [name for name, memory in self.memory.items() if not self.n_rows >= ENOUGH * memory.time]
+
+
+def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
+    """Read a trajectory, some frames at a time.
+
+    Args:
+        path: The file.
+        seed: Of the bootstrap over chains that gives error bars of free energies.
+    """
+    system = trajectory.open_info(path).system
+    columns: dict[str, list[Floats]] = {}
+    places = []
+    for frames in trajectory.pieces(path):
+        places.append(np.stack((frames.replica.astype(np.int64), frames.frame)))
+        piece = {"energy": frames.energies / system.kT}
+        for torsions in backbone_torsions(system, frames.positions):
+            piece |= {f"phi {torsions.residue}": torsions.phi, f"psi {torsions.residue}": torsions.psi}
+        for name, values in piece.items():
+            columns.setdefault(name, []).append(values)
+    if not places:
+        raise ValueError(f"{path} holds no frames yet; wait until there are some.")
+    replica, frame = np.concatenate(places, axis=1)
+    order = np.lexsort((frame, replica))
+    replica = replica[order]
+    found = {name: np.concatenate(parts)[order] for name, parts in columns.items()}
+    _, counts = np.unique(replica, return_counts=True)
+
+    def rows_of(values: Floats) -> Floats:
+        """A column for each chain, as long as the shortest."""
+        starts = np.cumsum(counts) - counts
+        return np.stack([values[start : start + counts.min()] for start in starts], axis=1)
+
+    return ChainSummary(
+        n_chains=len(counts),
+        n_rows=int(counts.min()),
+        energy=over_replicas(found["energy"], replica.astype(np.int32)),
+        sides={
+            name.removeprefix("phi "): side_with_error(values, replica, seed)
+            for name, values in found.items()
+            if name.startswith("phi ")
+        },
+        memory={
+            name: _memory(rows_of(values), () if name == "energy" else (np.cos, np.sin))
+            for name, values in found.items()
+        },
+    )
+
+
+def side_with_error(phi: Floats, replica: NDArray[np.integer], seed: int = 0) -> Average:
+    """F(phi > 0) - F(phi < 0) in kT of angles (n,), and its error by the bootstrap over replicas."""
+    error = bootstrap(lambda rows: side_difference(phi[rows]), blocks(replica), seed=seed)
+    return Average(side_difference(phi), float(error))
+
+
+def _memory(table: Floats, parts: tuple[Callable[[Floats], Floats], ...]) -> Memory:
+    tables = [part(table) for part in parts] or [table]
+    times = [autocorrelation_time(values) for values in tables]
+    longest = math.nan if any(map(math.isnan, times)) else max(times)
+    return Memory(longest, table.size / max(longest, 1.0))

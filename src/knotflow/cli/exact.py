@@ -1,0 +1,324 @@
+"""``knotflow exact``: exact samples of the Boltzmann distribution with the help of a flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from knotflow.cli.model import ModelArgument, force_field, model_file
+
+if TYPE_CHECKING:
+    from knotflow.analysis.chain_summary import ChainSummary, Memory
+    from knotflow.dynamics.chains import Moves
+    from knotflow.dynamics.exact import ExactRun
+    from knotflow.dynamics.exact import Progress as Step
+    from knotflow.experiments.exact import Comparison
+
+RARE = 0.01
+"""Share of accepted proposals of the flow below which it is hardly of use."""
+ROUGH = 0.5
+"""Share of accepted trajectories below which time steps are too long."""
+UNSEEN = 1.1
+"""Autocorrelation time in rows below which one row remembers nothing of the one before."""
+
+SamplesOption = Annotated[
+    int, typer.Option("-n", "--samples", min=1, help="How many samples to keep, of all chains together.")
+]
+ChainsOption = Annotated[
+    int,
+    typer.Option(min=1, help="Chains that move at once; error bars come from their spread."),
+]
+BurnInOption = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Cycles before the first sample, in which chains forget the flow that they started with."
+    ),
+]
+EveryOption = Annotated[
+    int, typer.Option("--every", "--thin", min=1, help="Cycles from one kept sample of a chain to the next.")
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+
+
+def exact(
+    model: ModelArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file of the chains, .h5, as of `knotflow simulate`; an unfinished one is continued. "
+            "With .xtc, .dcd or .pdb, positions are written to such a file as well, at the end."
+        ),
+    ] = Path("exact.h5"),
+    samples: SamplesOption = 10_000,
+    chains: ChainsOption = 256,
+    burn_in: BurnInOption = 100,
+    every: EveryOption = 10,
+    flow_moves: Annotated[int, typer.Option(min=0, help="Proposals of the flow in a cycle.")] = 4,
+    hmc_moves: Annotated[int, typer.Option(min=0, help="Trajectories of dynamics in a cycle.")] = 1,
+    hmc_steps: Annotated[int, typer.Option(min=1, help="Time steps of a trajectory.")] = 20,
+    dt: Annotated[
+        float, typer.Option(help="Femtoseconds of a time step: of longer ones, fewer are accepted.")
+    ] = 1.0,
+    seed: SeedOption = 0,
+    float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
+) -> None:
+    """Sample the Boltzmann distribution exactly: Markov chains on the force field with proposals of a flow.
+
+    A cycle of a chain is some molecules proposed by the flow, each accepted or not by the rule of Metropolis,
+    then some short trajectories of dynamics on the force field, accepted or not (hybrid Monte Carlo). The
+    flow crosses barriers, dynamics does the rest; averages are right however good the flow is, if chains are
+    long enough. What is printed at the end tells whether they are: acceptance, autocorrelation times, error
+    bars.
+
+    Stopped or killed, the same command goes on where it was; with a larger -n it adds to a finished file.
+    The file holds positions, forces and energies, with chains as replicas: `knotflow evaluate` and
+    `knotflow train` take it like a simulation, and mdtraj.load reads it.
+
+    Examples:
+        knotflow exact runs/ala2 -n 10000
+
+        knotflow exact runs/ala2 -n 100000 --chains 1000 --out exact.h5
+
+        knotflow exact ala2.safetensors -n 1000 --out look.pdb
+    """
+    from knotflow.dynamics.exact import ExactPlan, open_run
+    from knotflow.physics.samples import check_free, output_files
+
+    if not (math.isfinite(dt) and dt > 0):
+        raise ValueError(f"--dt must be a positive number of femtoseconds, got {dt:g}.")
+    if flow_moves + hmc_moves == 0:
+        raise ValueError("a cycle needs a move: raise --flow-moves or --hmc-moves.")
+    plan = ExactPlan(
+        chains=chains,
+        rows=math.ceil(samples / chains),
+        burn_in=burn_in,
+        every=every,
+        flow_moves=flow_moves,
+        hmc_moves=hmc_moves,
+        md_steps=hmc_steps,
+        time_step=dt / 1000,
+        seed=seed,
+    )
+    files, file = output_files(out), out.with_suffix(".h5")
+    if not file.exists() and len(files) > 1:
+        check_free(out)
+    run = open_run(file, model_file(model), plan, double=float64)
+    _go_on(run)
+    if len(files) > 1:
+        _export(run, out)
+    _report(run, files if len(files) == 1 else [*files, file])
+
+
+def _go_on(run: ExactRun) -> None:
+    """Do what is missing of a run, and show how it goes."""
+    console, plan = Console(stderr=True), run.plan
+
+    def say(sentence: str) -> None:
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+    say(f"{run.system.name}: {plan.chains} chains, {plan.cycles:,} cycles, {plan.samples:,} samples in all")
+    if run.finished:
+        say(f"{run.path} is complete already; a larger -n adds to it.")
+        return
+    if run.cycles:
+        say(f"going on after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")
+    with force_field(run.system, plan.evaluations) as energy, _Shown(run.path) as shown:
+        run.run(energy, shown)
+
+
+class _Shown:
+    """Draws progress, plain lines where there is no terminal; Ctrl-C ends the command with a sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.console = console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("cycles, {task.fields[rates]}, time left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("starting", total=None, rates="")
+        self.tenths = -1
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.bar.stop()
+        if kind is KeyboardInterrupt:
+            self.console.print(
+                f"\nStopped; the same command goes on with what is in {self.path}.",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
+            raise typer.Exit(130) from None
+
+    def __call__(self, now: Step) -> None:
+        rates = ", ".join(f"{kind} {_percent(moves)}" for kind, moves in now.moves.items() if moves.tried)
+        rates = f"accepted: {rates}"
+        self.bar.update(
+            self.task, completed=now.cycles, total=now.all_cycles, description=now.phase, rates=rates
+        )
+        tenths = 10 * now.cycles // now.all_cycles
+        if not self.console.is_terminal and tenths > self.tenths:
+            self.tenths = tenths
+            kept = f"{now.samples:,} samples"
+            self.console.print(f"{now.phase}: {10 * tenths} % done, {kept}, {rates}", highlight=False)
+
+
+def _export(run: ExactRun, out: Path) -> None:
+    """Positions and log-densities of all samples once more, into another format."""
+    import torch
+
+    from knotflow.dynamics.flow_energy import FlowEnergy
+    from knotflow.physics import trajectory
+    from knotflow.physics.samples import SampleWriter
+
+    flow = FlowEnergy(run.model)
+    with SampleWriter(out, run.model.molecule, overwrite=True) as writer, torch.no_grad():
+        for frames in trajectory.pieces(run.path):
+            x = torch.from_numpy(frames.positions)
+            writer.write(x, -flow.energy(x))
+        writer.complete({})
+
+
+def _report(run: ExactRun, files: list[Path]) -> None:
+    from knotflow.analysis.chain_summary import summarise_chains
+
+    console, found = Console(), summarise_chains(run.path)
+    flow, hmc = run.moves["flow"], run.moves["hmc"]
+    table = Table("measure", "value", title=f"{run.samples:,} samples of {found.n_chains} chains")
+    table.add_row("accepted proposals of the flow", _percent(flow))
+    table.add_row("accepted trajectories", _percent(hmc))
+    table.add_row("mean energy, kT", str(found.energy))
+    for residue, difference in found.sides.items():
+        table.add_row(f"F(phi>0) - F(phi<0), {residue}, kT", str(difference))
+    table.add_row("energy evaluations", f"{run.evaluations:,}")
+    table.add_row("seconds", f"{run.seconds:,.0f}")
+    console.print(table)
+    console.print(memory_table(found.memory, run.plan.every))
+    for sentence in warnings(run.moves, found):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    names = " and ".join(map(str, files))
+    console.print(f"Samples: {names}", highlight=False, soft_wrap=True, markup=False)
+
+
+def memory_table(memory: dict[str, Memory], every: int) -> Table:
+    """Autocorrelation times in cycles."""
+    table = Table("observable", "autocorrelation time, cycles", "independent samples")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, found in memory.items():
+        if math.isnan(found.time):
+            table.add_row(name, "-", "-")
+            continue
+        time = f"< {every}" if every > 1 and found.time < UNSEEN else f"{every * found.time:,.3g}"
+        table.add_row(name, time, f"{found.samples:,.0f}")
+    return table
+
+
+def warnings(moves: dict[str, Moves], found: ChainSummary) -> Iterator[str]:
+    """Why averages should not be trusted yet, in plain words."""
+    flow, hmc = moves["flow"], moves["hmc"]
+    if flow.tried and flow.acceptance < RARE:
+        yield (
+            f"Only {_percent(flow)} of the flow's proposals are accepted, so chains hardly ever cross "
+            "barriers: raise --flow-moves, or train the model better."
+        )
+    if not flow.tried:
+        yield "Without proposals of the flow chains cross no barriers: raise --flow-moves."
+    if hmc.tried and hmc.acceptance < ROUGH:
+        yield f"Only {_percent(hmc)} of the trajectories are accepted: lower --dt."
+    if found.too_short:
+        yield (
+            "Chains are shorter than 20 autocorrelation times of "
+            f"{', '.join(found.too_short)}, so averages may still depend on where they started, and error "
+            "bars be too small: raise -n, or take fewer --chains or a larger --every for a new file."
+        )
+    for residue, difference in found.sides.items():
+        if math.isinf(difference.mean):
+            yield f"{residue}: phi {'>' if difference.mean > 0 else '<'} 0 is never visited."
+    if found.n_chains == 1:
+        yield "There are no error bars of a single chain: take several --chains."
+
+
+def _percent(moves: Moves) -> str:
+    return f"{100 * moves.acceptance:.3g} %" if moves.tried else "-"
+
+
+def reproduce(
+    model: ModelArgument,
+    data: Annotated[
+        Path, typer.Option(help="Long trajectory of the same molecule (.h5), of knotflow simulate or import.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for chains, numbers and picture.")] = Path("runs/exact"),
+    samples: SamplesOption = 50_000,
+    chains: ChainsOption = 256,
+    burn_in: BurnInOption = 100,
+    every: EveryOption = 10,
+    seed: SeedOption = 0,
+) -> None:
+    """Compare exact samples with a flow with long molecular dynamics: energies, torsions, free energies.
+
+    Run again, it goes on where it stopped.
+
+    Example: knotflow reproduce exact runs/ala2 --data data/ala2.h5
+    """
+    from knotflow.dynamics.exact import ExactPlan
+    from knotflow.experiments import exact as experiment
+
+    rows = math.ceil(samples / chains)
+    plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})
+    with _Shown(out / "chains.h5") as shown:
+        result = experiment.run(model_file(model), data, out, plan, progress=shown)
+    console = Console()
+    console.print(_comparison_table(result.comparison))
+    accepted = f"{100 * result.flow_acceptance:.3g} % of the proposals of the flow, "
+    accepted += f"{100 * result.hmc_acceptance:.3g} % of the trajectories"
+    console.print(memory_table(result.memory, result.every))
+    for sentence in (
+        f"Accepted: {accepted}. {result.evaluations:,} energy evaluations, {result.seconds:,.0f} s.",
+        f"Chains, numbers and picture: {out}",
+    ):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def _comparison_table(found: Comparison) -> Table:
+    a, b, z = found.chains, found.data, found.agreement
+    table = Table(
+        "observable", "chains", "dynamics", "deviation",
+        title=f"{a.n_frames:,} samples of {a.n_replicas} chains, {b.n_frames:,} frames of {b.n_replicas} "
+        "replicas",
+        caption="deviations in error bars, of several bins their root mean square",
+    )  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("mean energy, kT", str(a.energy), str(b.energy), f"{z.energy:.2f}")
+    if a.left is None or b.left is None:
+        return table
+    table.add_row("fraction with phi > 0", str(a.left), str(b.left), f"{z.left:.2f}")
+    table.add_row("F(phi>0) - F(phi<0), kT", str(a.difference), str(b.difference), f"{found.difference:.2f}")
+    table.add_row(f"{z.n_bins} bins of (phi, psi)", "", "", f"{z.histogram:.2f}")
+    table.add_row("the worst of them", "", "", f"{found.largest:.2f}")
+    table.add_row("bins, only frames with phi < 0", "", "", f"{z.right_histogram:.2f}")
+    table.add_section()
+    for text, variation in (
+        ("total variation of the bins", found.variation),
+        ("total variation, phi < 0", found.right_variation),
+    ):
+        table.add_row(text, f"{variation.value:.4f}", "", f"noise: {variation.expected:.4f}")
+    return table

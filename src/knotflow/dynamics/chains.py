@@ -1,0 +1,117 @@
+"""What Markov chains leave behind: where they are, what they visited, and how often they moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from knotflow.files import write_atomically
+from knotflow.physics.autocorrelation import autocorrelation_time
+from knotflow.physics.summary import Average
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Where chains are: all that is needed to go on, on the same machine with the same random numbers."""
+
+    x: Tensor
+    """Shape (chains, atoms, 3) in nm, or (chains, d)."""
+    energy: Tensor
+    """Reduced energies u, shape (chains,), float64."""
+    log_prob: Tensor
+    r"""Log-densities of the flow, shape (chains,), float64; $-\infty$ outside its support."""
+    random: Tensor
+    """State of the random generator."""
+    cycles: Tensor
+    """Number of cycles done, a scalar."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a ``.safetensors`` file."""
+        write_atomically(Path(path), to_bytes(self.tensors()))
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> ChainState:
+        """Read what `save` wrote."""
+        try:
+            return cls.of(from_bytes(Path(path).read_bytes()), device)
+        except (SafetensorError, TypeError) as error:
+            raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its parts by name, as files keep them."""
+        return {field.name: getattr(self, field.name).cpu().contiguous() for field in fields(self)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], device: str = "cpu") -> ChainState:
+        """The state made of such parts."""
+        kept_on_cpu = ("random", "cycles")
+        return cls(**{k: t if k in kept_on_cpu else t.to(device) for k, t in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How often a kind of move was tried, and how often it was accepted."""
+
+    tried: int
+    accepted: int
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the moves that were accepted; NaN if none was tried."""
+        return self.accepted / self.tried if self.tried else math.nan
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What a run gave: rows of states, a column for each chain."""
+
+    positions: Tensor
+    """Shape (rows, chains, atoms, 3) in nm, or (rows, chains, d)."""
+    energy: Tensor
+    """Reduced energies, shape (rows, chains), float64."""
+    log_prob: Tensor
+    """Log-densities of the flow, shape (rows, chains), float64."""
+    moves: Mapping[str, Moves]
+    """For each kind, ``"flow"`` and ``"hmc"``."""
+    every: int
+    """Cycles from one row to the next."""
+    state: ChainState
+    """Where the chains are now, to go on."""
+
+    def average(self, values: ArrayLike) -> Average:
+        """Mean of an observable, values (rows, chains), and its standard error.
+
+        Chains are independent of each other, so the error comes from the spread of their means; it is NaN
+        for a single chain.
+        """
+        table = self._table(values)
+        return Average.of(table.mean(0))
+
+    def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
+        """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.
+
+        Missing values are the energies. Believe it if the chains are at least twenty times as long.
+        """
+        table = self._table(self.energy.cpu().numpy() if values is None else values)
+        return self.every * autocorrelation_time(table)
+
+    def effective_samples(self, values: ArrayLike | None = None) -> float:
+        """So many independent samples would tell the mean of an observable as well."""
+        return self.energy.numel() * self.every / self.autocorrelation_time(values)
+
+    def _table(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        table = np.asarray(values, dtype=np.float64)
+        if table.shape != tuple(self.energy.shape):
+            raise ValueError(
+                f"values must have shape (rows, chains), here {tuple(self.energy.shape)}, got {table.shape}."
+            )
+        return table

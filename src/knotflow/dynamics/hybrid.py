@@ -1,0 +1,64 @@
+r"""Proposals of hybrid Monte Carlo: a short piece of dynamics from fresh velocities (Duane et al. 1987)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from knotflow.dynamics.body import Body
+from knotflow.dynamics.integrators import State, Verlet
+from knotflow.physics.energy import MolecularEnergy
+
+JITTER: Final = 0.2
+"""Time steps of a trajectory are longer or shorter by up to this share, lest one fit a vibration's period."""
+
+
+@dataclass(frozen=True, eq=False)
+class HybridMove:
+    r"""A trajectory by velocity Verlet on $H = u + \sum m v^2/2kT$ from thermal velocities.
+
+    Accepted with probability $\min(1, e^{-\Delta H})$ it is in detailed balance with $e^{-u}$, although the
+    centre of mass stands still. Velocities are drawn given that their total momentum is zero. Forces sum to
+    zero, since no translation changes $u$. So Verlet stays among such velocities, is reversible and keeps
+    volumes there, and $e^{-H}$ summed over them is $e^{-u}$ up to a factor. That the centre never moves is no
+    loss: nothing depends on it.
+
+    Args:
+        energy: What to sample.
+        body: The atoms, at the temperature of the energy.
+        steps: Time steps of a trajectory.
+        time_step: In ps.
+    """
+
+    energy: MolecularEnergy
+    body: Body
+    steps: int
+    time_step: float
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the energy for a trajectory: one for each step, and one where it begins."""
+        return self.steps + 1
+
+    def propose(self, x: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Ends of trajectories that begin at ``x``, (chains, atoms, 3).
+
+        Returns:
+            Positions, energies, and $-\Delta H$, the latter two (chains,) in float64. It is $-\infty$ for
+            trajectories that flew apart and stopped on the way; those back from their end would stop, too.
+        """
+        stretch = 1 + JITTER * (2 * float(torch.rand((), generator=random, device=x.device)) - 1)
+        verlet = Verlet(self.energy, self.body, stretch * self.time_step)
+        v = self.body.thermal_velocities(len(x), generator=random, dtype=x.dtype)
+        start = verlet.start(x, v)
+        end = verlet.run(start, self.steps)
+        gain = torch.where(end.moving, self._total(start) - self._total(end), -math.inf)
+        return end.positions, end.energy.double(), gain
+
+    def _total(self, state: State) -> Tensor:
+        """H in kT, (chains,) in float64."""
+        return state.energy.double() + self.body.kinetic_energy(state.velocities.double())

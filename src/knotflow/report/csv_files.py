@@ -1,0 +1,147 @@
+"""The numbers behind the pictures of a Boltzmann generator as CSV files, a head line each."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.analysis.observations import Observed
+from knotflow.analysis.portrait import LearnedMap, Portrait, spaced
+from knotflow.analysis.profiles import Marginal, Profile
+from knotflow.dynamics.record import Record
+from knotflow.report.verdicts import Verdict
+
+ROWS: Final = 10_000
+"""Frames of a table of frames."""
+FRAMES: Final = 50
+"""Frames of a table of forces, which has a row for every component."""
+RECORDS: Final = 1_000
+"""Times of a table of dynamics."""
+EVERY: Final = 8
+"""One in so many points of a map."""
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def metrics(plain: Mapping[str, Any]) -> bytes:
+    """All measures of an evaluation (`knotflow.analysis.Evaluation.plain`), exactly."""
+    parts = {"": plain.get("measures", {}), **plain.get("residues", {})}
+    rows = [
+        [residue, key, *(measure.get(name) for name in ("value", "error", "unit", "text", "note"))]
+        for residue, found in parts.items()
+        for key, measure in found.items()
+    ]
+    return _table(["residue", "measure", "value", "error", "unit", "text", "note"], rows)
+
+
+def verdicts(found: Iterable[Verdict]) -> bytes:
+    """A row for each verdict."""
+    rows = [[v.subject, v.level.value, v.sentence, v.rule] for v in found]
+    return _table(["subject", "level", "sentence", "rule"], rows)
+
+
+def observed(seen: Observed, more: Columns | None = None) -> bytes:
+    """Frames: energies, log-densities, handedness, replica, torsions."""
+    columns: dict[str, NDArray[Any]] = {
+        "energy": seen.energy,
+        "log_prob": seen.log_prob,
+        **(more or {}),
+        "right_handed": seen.handed.astype(int),
+        "replica": seen.replica,
+    }
+    for residue, angles in seen.torsions.items():
+        columns |= {f"phi_{residue}": angles[:, 0], f"psi_{residue}": angles[:, 1]}
+    rows = spaced(len(seen), ROWS)
+    return _columns({name: column[rows] for name, column in columns.items()})
+
+
+def profiles(
+    one: Mapping[str, Mapping[str, Mapping[str, Profile]]], two: Mapping[str, Mapping[str, Profile]]
+) -> bytes:
+    """Free energies along phi, along psi, and on both, with standard errors; missing where not known.
+
+    Args:
+        one: By residue, torsion and source.
+        two: By residue and source.
+    """
+    rows: list[list[str]] = []
+    for residue, surfaces in two.items():
+        for angle, by_source in one[residue].items():
+            for source, profile in by_source.items():
+                for x, *numbers in zip(profile.middle, profile.value, profile.error, strict=True):
+                    place = [_short(x), ""] if angle == "phi" else ["", _short(x)]
+                    rows.append([residue, source, *place, *map(_short, numbers)])
+        for source, surface in surfaces.items():
+            middle = surface.middle
+            for i, j in zip(*np.nonzero(np.isfinite(surface.value)), strict=True):
+                cell = (middle[i], middle[j], surface.value[i, j], surface.error[i, j])
+                rows.append([residue, source, *map(_short, cell)])
+    return _table(["residue", "source", "phi", "psi", "free_energy", "error"], rows)
+
+
+def marginals(found: Iterable[Marginal]) -> bytes:
+    """Densities of internal coordinates in bins."""
+    rows: list[list[str]] = []
+    for m in found:
+        data = np.full(len(m.samples), np.nan) if m.data is None else m.data
+        columns = (m.edges[:-1], m.edges[1:], data, m.samples, m.reweighted)
+        rows += [[m.name, *map(_short, row)] for row in zip(*columns, strict=True)]
+    return _table(["coordinate", "low", "high", "data", "samples", "reweighted"], rows)
+
+
+def forces(portraits: Mapping[str, Portrait | None]) -> bytes:
+    """Components of forces in kT/nm, of evenly spaced frames."""
+    rows: list[list[Any]] = []
+    for name, portrait in portraits.items():
+        if portrait is None:
+            continue
+        for number, frame in enumerate(spaced(len(portrait.true_force), FRAMES)):
+            pairs = zip(portrait.true_force[frame], portrait.flow_force[frame], strict=True)
+            rows += [
+                [name, number, atom, axis, _short(t), _short(f)]
+                for atom, (true, flow) in enumerate(pairs)
+                for axis, t, f in zip("xyz", true, flow, strict=True)
+            ]
+    return _table(["on", "frame", "atom", "direction", "force_field", "flow"], rows)
+
+
+def maps(found: Sequence[LearnedMap]) -> bytes:
+    """Learned maps at some frames, in standard coordinates."""
+    rows = [
+        [m.name, m.coupling, frame, *map(_short, (m.x[k], m.y[frame, k], m.slopes[frame, k]))]
+        for m in found
+        for frame in range(len(m.y))
+        for k in range(0, len(m.x), EVERY)
+    ]
+    return _table(["coordinate", "coupling", "frame", "x", "y", "slope"], rows)
+
+
+def dynamics(record: Record) -> bytes:
+    """Potential and total energies in kT over time in ps, a column for each replica."""
+    rows = spaced(len(record.time), RECORDS)
+    columns: dict[str, NDArray[Any]] = {"time": record.time[rows]}
+    for kind, energies in (("potential", record.potential), ("total", record.total)):
+        columns |= {f"{kind}_{k}": column for k, column in enumerate(energies[rows].T)}
+    return _columns(columns)
+
+
+def _columns(columns: Columns) -> bytes:
+    return _table(list(columns), [[_short(x) for x in row] for row in zip(*columns.values(), strict=True)])
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _short(x: float) -> str:
+    """Six digits; empty for NaN."""
+    return "" if np.isnan(x) else f"{x:.6g}"

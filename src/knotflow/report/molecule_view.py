@@ -1,0 +1,92 @@
+"""Samples in three dimensions, to be turned on the page itself: what its script needs, in a few kB."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from knotflow.geometry.superpose import superposed
+
+PICOMETRES: Final = 1000.0
+"""In a nm: positions are whole numbers of them."""
+FARTHEST: Final = 32_767
+"""In pm, what 16 bits hold."""
+NARROW: Final = "<i2"
+"""Two bytes, the lower first, as all machines have them that browsers run on."""
+
+
+@dataclass(frozen=True, eq=False)
+class MoleculeView:
+    """Structures of one molecule, laid upon each other."""
+
+    name: str
+    elements: Sequence[str]
+    bonds: Sequence[tuple[int, int]]
+    positions: NDArray[np.float64]
+    """In nm, shape ``(frames, atoms, 3)``."""
+    labels: Sequence[str]
+    """A line for each."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.labels), len(self.elements), 3)
+        if self.positions.shape != shape or not len(self.labels) or not np.isfinite(self.positions).all():
+            raise ValueError(
+                f"a view needs finite positions of shape (frames, atoms, 3), here {shape} with a label for "
+                f"each frame and at least one, got shape {self.positions.shape}."
+            )
+
+    @property
+    def frames(self) -> int:
+        """How many structures."""
+        return len(self.labels)
+
+    @property
+    def description(self) -> str:
+        """For those who do not see it."""
+        return f"{self.name}, {len(self.elements)} atoms as balls and sticks; one of {self.frames} samples"
+
+    def json(self) -> str:
+        """For a script element of HTML: no ``<`` in it can end the element."""
+        whole = np.rint(self.positions * PICOMETRES).clip(-FARTHEST, FARTHEST).astype(NARROW)
+        content = {
+            "elements": list(self.elements),
+            "bonds": [list(bond) for bond in self.bonds],
+            "frames": self.frames,
+            "labels": list(self.labels),
+            "positions": b64encode(whole.tobytes()).decode(),
+        }
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+
+
+def view_of(
+    molecule: Mapping[str, Any], positions: NDArray[np.floating[Any]], labels: Sequence[str]
+) -> MoleculeView:
+    """Structures moved and turned onto the minimised structure of the molecule, its middle at the origin.
+
+    Args:
+        molecule: What `knotflow.physics.MolecularSystem.plain` gives.
+        positions: In nm, shape ``(frames, atoms, 3)``.
+        labels: A line for each frame.
+    """
+    topology = molecule["topology"]
+    atoms = [
+        atom for chain in topology["chains"] for residue in chain["residues"] for atom in residue["atoms"]
+    ]
+    x = torch.from_numpy(np.asarray(positions, dtype=np.float64))
+    reference = torch.tensor(molecule["positions"], dtype=torch.float64)
+    reference = reference - reference.mean(0)
+    moved = superposed(x, reference.expand_as(x)).numpy() if len(x) else x.numpy()
+    return MoleculeView(
+        str(molecule["name"]),
+        [str(atom["element"]) for atom in atoms],
+        [(int(i), int(j)) for i, j in topology["bonds"]],
+        moved,
+        labels,
+    )
