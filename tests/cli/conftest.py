@@ -9,16 +9,27 @@ from knotflow import cli
 
 
 @pytest.fixture
-def run_here(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
-    """Run a command in a temporary folder: exit status and all it prints, on one line."""
+def run_apart(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in a temporary folder: exit status, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> tuple[int, str]:
+    def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["knotflow", *arguments])
         with pytest.raises(SystemExit) as end:
             cli.main()
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
-        return int(end.value.code or 0), " ".join((captured.out + captured.err).split())
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def run_here(run_apart) -> Callable[..., tuple[int, str]]:
+    """Run a command in a temporary folder: exit status and all it prints, on one line."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        status, out, errors = run_apart(*arguments)
+        return status, " ".join((out + errors).split())
 
     return call

@@ -14,13 +14,6 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_quickstart_writes_a_picture_and_prints_a_table(tmp_path: Path) -> None:
-    done = run(tmp_path, "quickstart")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/quickstart/transforms.png").stat().st_size > 20_000
-    assert "BSpline k=4" in done.stdout and "RationalQuadratic" in done.stdout
-
-
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_figure_formats(tmp_path: Path, suffix: str) -> None:
     done = run(tmp_path, "figure", "transforms", "--out", f"new/picture.{suffix}", "--order", "5")

@@ -55,7 +55,8 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
         "All of it: out, new/t.xtc",
     ):
         assert text in said, said
-    assert {path.name for path in Path("out").iterdir()} == {"record.npz", "drift.json", "energy.png"}
+    written = {"record.npz", "drift.json", "energy.png", "dynamics.toml"}
+    assert {path.name for path in Path("out").iterdir()} == written
     assert Path("out/energy.png").read_bytes().startswith(b"\x89PNG")
 
     # The same by the functions behind it, from frames that were held back.
@@ -99,9 +100,9 @@ def test_a_stopped_run_goes_on_with_the_same_bits(moved, made: Path, monkeypatch
     monkeypatch.setattr(command.Shown, "titled", interrupted)
     status, said = moved(*arguments, "--out", "parts")
     assert status == 130 and "Stopped; the same command goes on." in said
-    assert [path.name for path in Path("parts").iterdir()] == ["checkpoint.npz"]
+    assert sorted(path.name for path in Path("parts").iterdir()) == ["checkpoint.npz", "dynamics.toml"]
     monkeypatch.setattr(command.Shown, "titled", titled)
-    status, said = moved(*arguments, "--out", "parts")
+    status, said = moved("--config", "parts/dynamics.toml")
     assert status == 0 and "going on with the run in parts" in said
     whole, parts = (Record.load(f"{name}/record.npz") for name in ("whole", "parts"))
     np.testing.assert_array_equal(whole.potential, parts.potential)

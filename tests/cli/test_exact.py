@@ -55,7 +55,7 @@ def test_averages_are_those_of_the_force_field(run) -> None:
     share = float(re.search(r"accepted trajectories │ ([\d.]+) %", said)[1])
     assert 50 < share < 100 and f"{100 * (45 * (2 + 5) + 20):,}" in said  # energy evaluations
     assert mdtraj.load("a/b.h5").n_frames == 2000
-    assert {path.name for path in Path("a").iterdir()} == {"b.h5", "b.h5.state"}
+    assert {path.name for path in Path("a").iterdir()} == {"b.h5", "b.h5.state", "b.h5.toml"}
 
 
 def test_ctrl_c_and_the_same_command_again(run, monkeypatch) -> None:
@@ -187,4 +187,5 @@ def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
         "chains.h5.state",
         "exact.json",
         "exact.png",
+        "exact.toml",
     }

@@ -50,7 +50,7 @@ def test_a_process_of_its_own_prints_what_it_made(tmp_path, system) -> None:
     assert info.system.temperature == 310 and info.provenance["command"] == "import"
     assert float(said[1]) == pytest.approx(trajectory.read(path).energies.mean() / info.system.kT, abs=0.06)
     assert mdtraj.load(str(path)).n_frames == 200
-    assert [p.name for p in path.parent.iterdir()] == ["data.h5"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["data.h5", "data.h5.toml"]
 
 
 def test_dcd_with_a_topology(run, tmp_path, system) -> None:

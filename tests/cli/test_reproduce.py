@@ -33,7 +33,8 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     status, said = run(*arguments, "--published")
     assert status == 0 and "run 1 of 1: B-spline+FM, seed 0, as published" in said
     assert "as published, 1 seed" in said and "-209.45 ± 1.78" in said and "recipe," not in said
-    assert {path.name for path in Path("out").iterdir()} == {"bspline-fm-0-pub", "table1.md", "table1.json"}
+    written = {"bspline-fm-0-pub", "table1.md", "table1.json", "table1.toml"}
+    assert {path.name for path in Path("out").iterdir()} == written
 
     status, said = run(*arguments, "--seeds", "2")
     assert (
@@ -55,7 +56,7 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert floors == [1e-6, 1e-4]
 
     monkeypatch.setattr(FlowModule, "training_step", None)
-    status, said = run(*arguments, "--seeds", "2")
+    status, said = run("--config", "out/table1.toml")
     assert status == 0 and "run 2 of 2: B-spline+FM, seed 1: finished before" in said
     assert json.loads(Path("out/table1.json").read_text()) == found
     status, said = run(*arguments, "--epochs", "3")

@@ -50,7 +50,7 @@ def test_samples_of_a_run(run, tmp_path: Path) -> None:
     again = model.double().log_prob(torch.from_numpy(found.positions).double())
     np.testing.assert_allclose(found.log_prob, again.detach().numpy(), atol=0.05)
     assert mdtraj.load(str(tmp_path / "new" / "a.h5")).n_frames == 30
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.h5"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.toml"]
 
 
 def test_weights_are_those_of_the_force_field(run, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """``knotflow simulate`` as a user runs it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -20,14 +21,19 @@ def test_frames_of_ala2(tmp_path: Path) -> None:
     done = run(tmp_path, "simulate", "--out", "new/a.h5", *QUICK)
     assert done.returncode == 0, done.stderr
     assert "mean energy, kT" in done.stdout and "fraction with phi > 0, ALA2" in done.stdout
-    assert "sampling: 100 % done" in done.stdout
+    assert "sampling: 100 % done" in done.stderr
     frames = trajectory.read(tmp_path / "new/a.h5")
     assert len(frames) == 4 and frames.positions.shape == (4, 22, 3)
     loaded = mdtraj.load(str(tmp_path / "new/a.h5"))
     assert loaded.n_frames == 4 and loaded.topology.n_bonds == 21
-    again = run(tmp_path, "simulate", "--out", "new/a.h5", *QUICK)
-    assert again.returncode == 0 and "is complete already" in again.stdout
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.state"]
+    again = run(tmp_path, "simulate", "--config", "new/a.h5.toml", "--json")
+    assert again.returncode == 0 and "is complete already" in again.stderr
+    found = json.loads(again.stdout)
+    assert (found["file"], found["frames"], found["replicas"]) == ("new/a.h5", 4, 2)
+    kT = trajectory.open_info(tmp_path / "new/a.h5").system.kT
+    assert found["energy"]["mean"] == pytest.approx(frames.energies.mean() / kT, rel=1e-6)
+    assert f"{found['energy']['mean']:.1f}" in done.stdout and found["exchange_rates"] == []
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.state", "a.h5.toml"]
 
 
 @pytest.mark.slow
@@ -56,8 +62,8 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     out, errors = process.communicate(timeout=60)
     assert rows > 0
     assert process.returncode == 130, errors
-    assert "the same command goes on from there" in " ".join(out.split())
-    assert "Traceback" not in errors
+    assert "the same command goes on from there" in " ".join(errors.split()) and not out
+    assert "Traceback" not in errors and (tmp_path / "a.h5.toml").exists()
     assert trajectory.open_info(tmp_path / "a.h5").n_frames >= rows
 
 

@@ -23,6 +23,10 @@ from tests.training.stopping import stopped_after
 QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4", "--eager"]
 
 
+def log_value(log: list[tuple[int, str, float]], name: str) -> float:
+    return [value for _, found, value in log if found == name][-1]
+
+
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(molecules, "MONITORED", 50)
@@ -39,14 +43,15 @@ def test_help_teaches(run_here) -> None:
     said = " ".join(said.replace("│", " ").split())
     for text in (
         "Train a Boltzmann generator on a trajectory.",
-        "Example: knotflow train data/ala2.h5 --out runs/ala2",
+        "knotflow train data/ala2.h5 --out runs/ala2",
+        "knotflow train --config runs/ala2/train.toml --out runs/again --seed 1",
         "Ctrl-C is safe, the same command goes on",
         "<best|quick|paper>",
         "<bspline|rq|smooth>",
         "<bonds|paper>",
         "the flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--eager",
-        "--own-samples --no-own",
+        "--own-samples",
         "effective sample size",
     ):
         assert text in said, text
@@ -116,18 +121,28 @@ def test_the_preset_paper(run_here, tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_here("train", str(data), "--out", "whole", *QUICK)[0] == 0
+    assert run_here("train", str(data), "--out", "whole", *QUICK, "--quiet") == (0, "")
     with stopped_after(7, KeyboardInterrupt):  # Ctrl-C
         status, said = run_here("train", str(data), "--out", "parts", *QUICK)
     assert status == 130 and "Stopped; the same command goes on from the last checkpoint in parts." in said
     assert not Path("parts/model.safetensors").exists()
-    status, said = run_here("train", str(data), "--out", "parts", *QUICK)
+    status, said = run_here("train", "--config", "parts/train.toml")
     assert status == 0
     whole, parts = (BoltzmannGenerator.load(f"{name}/model.safetensors").flow for name in ("whole", "parts"))
     assert all(map(torch.equal, whole.parameters(), parts.parameters()))
     # Once more: nothing to do.
     monkeypatch.setattr(FlowModule, "training_step", None)
-    assert run_here("train", str(data), "--out", "parts", *QUICK)[0] == 0
+    status, said = run_here("train", str(data), "--out", "parts", *QUICK, "--json", "--quiet")
+    assert status == 0
+    found, log = json.loads(said), read_log(Path("parts/log.csv"))
+    assert found["model"] == "parts/model.safetensors" and found["last"]["nll"] == log_value(log, "nll")
+    assert found["seconds"] == notes("parts/model.safetensors")["seconds"]
+    # The same settings for another folder.
+    before = Path("parts/train.toml").read_text()
+    assert before == Path("whole/train.toml").read_text().replace('"whole"', '"parts"')
+    status, said = run_here("train", "--config", "parts/train.toml", "--seed", "1")
+    assert status == 2 and "training.seed (0 there, 1 here)" in said
+    assert Path("parts/train.toml").read_text() == before
 
 
 def test_bad_input_is_one_sentence_and_writes_nothing(run_here, data: Path, tmp_path: Path) -> None:

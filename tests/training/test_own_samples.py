@@ -287,37 +287,10 @@ def test_own_samples_are_used_from_a_quarter_of_the_steps_on(
 
 def test_who_trains_on_own_samples() -> None:
     for own, share in ((True, 0.5), (False, 0.0)):
-        assert training_config(CHOICE, 400, 6, own=own).own_share == share
-
-
-@pytest.mark.parametrize(
-    ("change", "energy", "share"),
-    [
-        ({"preset": "best", "own_samples": None}, field, 0.5),
-        ({"preset": "best", "own_samples": None}, None, 0.0),
-        ({"preset": "best", "own_samples": False}, field, 0.0),
-        ({"own_samples": None}, field, 0.0),
-    ],
-)
-def test_presets(
-    change: dict[str, object],
-    energy: object,
-    share: float,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-
-    def fit(flow: kf.Flow, train: Batch, config: object, folder: Path, **_: object) -> kf.Flow:
-        folder.mkdir()
-        seen.append(config)
-        return flow
-
-    monkeypatch.setattr(molecules_module, "fit", fit)
-    choice = CHOICE.model_copy(update=change)
-    train_generator(data, tmp_path / "run", choice, energy=energy, progress=False)
-    assert [config.own_share for config in seen] == [share]
+        choice = CHOICE.model_copy(update={"own_samples": own})
+        assert training_config(choice, 400, 6).own_share == share
+    for preset in ("best", "quick", "paper"):
+        assert training_config(MoleculeTraining(preset=preset), 400, 6).own_share == 0
 
 
 def test_refused(data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path) -> None:

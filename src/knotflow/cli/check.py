@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from knotflow.cli import molecule as options
-from knotflow.cli.model import model_file
+from knotflow.cli.model import complete_model, model_file
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.stages import Stages
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
@@ -33,7 +26,8 @@ def check(
         str | None,
         typer.Argument(
             help="ala2 (alanine dipeptide, the default) or a .pdb file; or a model: a .safetensors file or "
-            "the folder of a training run."
+            "the folder of a training run.",
+            autocompletion=complete_model,
         ),
     ] = None,
     peptide: options.PeptideOption = None,
@@ -57,6 +51,8 @@ def check(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Check a molecule or a trained model on this machine; exit status 1 if something is wrong.
 
@@ -75,9 +71,9 @@ def check(
 
         knotflow check --peptide GYDPETGTWG --frames 1000
 
-        knotflow check runs/ala2
+        knotflow check runs/ala2 --json
     """
-    console = Console()
+    output = Output(as_json=as_json, quiet=quiet)
     if what is not None and _is_model(what):
         _refuse_options(
             peptide=peptide is not None,
@@ -87,19 +83,22 @@ def check(
             add_hydrogens=add_hydrogens,
             compiled=compiled,
         )
-        title, checks = _check_model(console, Path(what), frames or 2_000, seed)
+        title, checks = _check_model(output, Path(what), frames or 2_000, seed)
         caption = "largest errors of all samples"
     else:
         _refuse(what, peptide)
         system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
-        title, checks = _check_molecule(console, system, frames or 10_000, seed, compiled)
+        title, checks = _check_molecule(output, system, frames or 10_000, seed, compiled)
         caption = "largest error of all frames; of max: as a fraction of the largest force in the same frame"
-    _print(console, title, caption, checks)
+    _print(output, title, caption, checks)
     broken = [check.name for check in checks if not check.ok]
+    output.document(
+        {"what": title, "ok": not broken, "checks": [{**asdict(check), "ok": check.ok} for check in checks]}
+    )
     if broken:
-        console.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
+        output.results.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
         raise typer.Exit(1)
-    console.print("All promises are kept.", highlight=False)
+    output.say("All promises are kept.")
 
 
 def _is_model(what: str) -> bool:
@@ -116,18 +115,18 @@ def _refuse_options(**given: bool) -> None:
 
 
 def _check_molecule(
-    console: Console, system: MolecularSystem, frames: int, seed: int, compiled: bool
+    output: Output, system: MolecularSystem, frames: int, seed: int, compiled: bool
 ) -> tuple[str, list[Check]]:
     """A title, and what was found."""
     from knotflow.analysis.check import check_molecule
 
-    with _bar(console) as bar:
-        checks = check_molecule(system, frames, seed, _Shown(bar), compiled=compiled)
+    with Stages(output.progress) as shown:
+        checks = check_molecule(system, frames, seed, shown, compiled=compiled)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
     return title, checks
 
 
-def _check_model(console: Console, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
+def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
     """A title, and what was found; of a file without a molecule only the flow is checked."""
     path = model_file(path)
     from knotflow.analysis.check_model import check_flow, check_model
@@ -136,13 +135,13 @@ def _check_model(console: Console, path: Path, samples: int, seed: int) -> tuple
 
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
-    with _bar(console) as bar:
+    with Stages(output.progress) as shown:
         if isinstance(model, BoltzmannGenerator):
             name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
-            checks = check_model(model, samples, seed, _Shown(bar))
+            checks = check_model(model, samples, seed, shown)
         else:
             name = f"{model.dim} coordinates"
-            checks = check_flow(model, samples, seed, _Shown(bar))
+            checks = check_flow(model, samples, seed, shown)
     return f"{path.name}: {name}, {size:,} parameters, {samples:,} samples", checks
 
 
@@ -157,41 +156,15 @@ def _refuse(what: str | None, peptide: str | None) -> None:
         )
 
 
-def _bar(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("time left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-
-
-class _Shown:
-    """Draws progress, a bar for each thing that is done."""
-
-    def __init__(self, bar: Progress) -> None:
-        self.bar = bar
-        self.tasks: dict[str, TaskID] = {}
-
-    def __call__(self, doing: str, done: int, total: int) -> None:
-        if doing not in self.tasks:
-            self.tasks[doing] = self.bar.add_task(doing, total=total)
-        self.bar.update(self.tasks[doing], completed=done)
-
-
-def _print(console: Console, title: str, caption: str, checks: list[Check]) -> None:
+def _print(output: Output, title: str, caption: str, checks: list[Check]) -> None:
     table = Table("check", "measured", "promise", "ok", title=escape(title), caption=caption)
     for check in checks:
         measured = "not available" if check.value is None else f"{_number(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
         table.add_row(check.name, measured, promise, _verdict(check))
-    console.print(table)
+    output.show(table)
     for note in dict.fromkeys(check.note for check in checks if check.note):
-        console.print(escape(note), highlight=False, soft_wrap=True)
+        output.say(note)
 
 
 def _number(value: float) -> str:

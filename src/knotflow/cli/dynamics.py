@@ -15,6 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file, results_folder
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, kept
 
 if TYPE_CHECKING:
     from knotflow.dynamics import DynamicsConfig, Record
@@ -37,6 +39,7 @@ class CompileName(StrEnum):
 
 
 def dynamics(
+    ctx: typer.Context,
     model: ModelArgument,
     data: Annotated[
         Path | None,
@@ -83,6 +86,9 @@ def dynamics(
             show_default=False,
         ),
     ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Move molecules on the energy of a flow, at last without a thermostat, and see whether they stay whole.
 
@@ -90,8 +96,8 @@ def dynamics(
     then 5 ps without a thermostat. From then on the total energy must stay: its slope and its deviation are
     the drift score. If DATA is the file the model was trained on, frames that training did not see are used.
 
-    All is in float64. The folder gets record.npz (energies and positions), drift.json and energy.png. Ctrl-C
-    is safe, the same command goes on.
+    All is in float64. The folder gets record.npz (energies and positions), drift.json, energy.png
+    and dynamics.toml with all settings. Ctrl-C is safe, the same command goes on.
 
     Examples:
         knotflow dynamics runs/ala2 data/ala2.h5
@@ -110,7 +116,8 @@ def dynamics(
         _check_trajectory(trajectory, data, folder)
     from knotflow.dynamics import DynamicsConfig
 
-    config = DynamicsConfig.parse(
+    output = Output(as_json=as_json, quiet=quiet)
+    plan = DynamicsConfig.parse(
         {
             "replicas": replicas,
             "dt": dt / 1000,
@@ -121,15 +128,24 @@ def dynamics(
             "seed": seed,
         }
     )
-    record, system = run_protocol(
-        path, data, folder, config, true=true, all_frames=all_frames, compile=compile.value
-    )
+    with kept(ctx, folder / "dynamics.toml"):
+        record, system = run_protocol(
+            path,
+            data,
+            folder,
+            plan,
+            true=true,
+            all_frames=all_frames,
+            compile=compile.value,
+            console=output.progress,
+        )
     if trajectory is not None:
         _write_trajectory(record, system, trajectory)
-    console = Console()
-    console.print(table(read_drift(folder)))
+    drift = read_drift(folder)
+    output.document(drift)
+    output.show(table(drift))
     files = [str(folder), *([] if trajectory is None else [str(trajectory)])]
-    console.print(f"All of it: {', '.join(files)}", highlight=False, soft_wrap=True, markup=False)
+    output.say(f"All of it: {', '.join(files)}")
 
 
 def _check_trajectory(path: Path, data: Path | None, folder: Path) -> None:
@@ -152,6 +168,7 @@ def run_protocol(
     true: bool = False,
     all_frames: bool = False,
     compile: Any = "auto",
+    console: Console | None = None,
 ) -> tuple[Record, MolecularSystem]:
     """Run, go on with, or read what is in a folder, with progress; on Ctrl-C say how to go on and exit.
 
@@ -163,6 +180,7 @@ def run_protocol(
         true: Whether to move on the force field.
         all_frames: Whether to start from frames of the training, too.
         compile: What to compile.
+        console: For progress, by default standard error.
     """
     from knotflow.dynamics.protocol import CHECKPOINT, RECORD, run_in
     from knotflow.experiments.motion import frames_of, on_flow, on_force_field, samples_of
@@ -179,7 +197,7 @@ def run_protocol(
     else:
         split = None if all_frames else notes(model).get("split")
         frames = frames_of(data, setting.system, config.replicas, seed=config.seed, split=split)
-    console, finished = Console(stderr=True), (folder / RECORD).exists()
+    console, finished = console or Console(stderr=True), (folder / RECORD).exists()
     if not finished:
         _announce(console, folder, setting.about, (folder / CHECKPOINT).exists())
     try:

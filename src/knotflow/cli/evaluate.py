@@ -14,6 +14,7 @@ from rich.table import Table
 
 from knotflow.cli import dynamics as protocol
 from knotflow.cli.model import ModelArgument, force_field, model_file, results_folder
+from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def evaluate(
             "minutes to hours.",
         ),
     ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare a Boltzmann generator with data and with its force field; every estimate has an error bar.
 
@@ -60,6 +63,8 @@ def evaluate(
         knotflow evaluate runs/ala2 data/ala2.h5
 
         knotflow evaluate ala2.safetensors data/other.h5 --samples 100000 --out other.json
+
+        knotflow evaluate ala2 data/ala2.h5 --json --quiet
     """
     from knotflow.analysis.evaluation import evaluate as measure
     from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -74,21 +79,23 @@ def evaluate(
     if float64:
         generator.double()
     split = None if all_frames else notes(path).get("split")
-    drift = _drift(path, data, wanted=dynamics, all_frames=all_frames)
-    console = Console(stderr=True)
-    with force_field(MolecularSystem.parse(generator.molecule), samples) as energy, Stages(console) as shown:
+    output = Output(as_json=as_json, quiet=quiet)
+    drift = _drift(path, data, output.progress, wanted=dynamics, all_frames=all_frames)
+    system = MolecularSystem.parse(generator.molecule)
+    with force_field(system, samples) as energy, Stages(output.progress) as shown:
         found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
-    found.write(target, path, **({} if drift is None else {"dynamics": drift}))
-    output = Console()
-    output.print(table(found))
+    output.document(found.write(target, path, **({} if drift is None else {"dynamics": drift})))
+    output.show(table(found))
     if drift is not None:
-        output.print(protocol.table(drift))
+        output.show(protocol.table(drift))
     for note in _notes(found):
-        output.print(escape(note), highlight=False, soft_wrap=True)
-    output.print(f"All numbers: {target}", highlight=False, soft_wrap=True, markup=False)
+        output.say(note)
+    output.say(f"All numbers: {target}")
 
 
-def _drift(model: Path, data: Path, *, wanted: bool, all_frames: bool) -> dict[str, Any] | None:
+def _drift(
+    model: Path, data: Path, console: Console, *, wanted: bool, all_frames: bool
+) -> dict[str, Any] | None:
     """The drift score of a model, from the folder beside it; if it is wanted and not there, it is made."""
     from knotflow.flows.io import fingerprint
 
@@ -99,11 +106,11 @@ def _drift(model: Path, data: Path, *, wanted: bool, all_frames: bool) -> dict[s
     if not wanted:
         if found is not None:
             said = f"{folder} is about another model and left out."
-            Console(stderr=True).print(said, highlight=False, soft_wrap=True, markup=False)
+            console.print(said, highlight=False, soft_wrap=True, markup=False)
         return None
     from knotflow.dynamics import DynamicsConfig
 
-    protocol.run_protocol(model, data, folder, DynamicsConfig(), all_frames=all_frames)
+    protocol.run_protocol(model, data, folder, DynamicsConfig(), all_frames=all_frames, console=console)
     return protocol.read_drift(folder)
 
 

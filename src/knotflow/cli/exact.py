@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, force_field, model_file
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, beside, keep, kept
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
@@ -48,6 +50,7 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers
 
 
 def exact(
+    ctx: typer.Context,
     model: ModelArgument,
     out: Annotated[
         Path,
@@ -68,6 +71,9 @@ def exact(
     ] = 1.0,
     seed: SeedOption = 0,
     float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Sample the Boltzmann distribution exactly: Markov chains on the force field with proposals of a flow.
 
@@ -79,7 +85,8 @@ def exact(
 
     Stopped or killed, the same command goes on where it was; with a larger -n it adds to a finished file.
     The file holds positions, forces and energies, with chains as replicas: `knotflow evaluate` and
-    `knotflow train` take it like a simulation, and mdtraj.load reads it.
+    `knotflow train` take it like a simulation, and mdtraj.load reads it. All settings go to a .toml file
+    beside it, for --config.
 
     Examples:
         knotflow exact runs/ala2 -n 10000
@@ -109,36 +116,33 @@ def exact(
     files, file = output_files(out), out.with_suffix(".h5")
     if not file.exists() and len(files) > 1:
         check_free(out)
+    output = Output(as_json=as_json, quiet=quiet)
     run = open_run(file, model_file(model), plan, double=float64)
-    _go_on(run)
+    keep(ctx, beside(out))
+    _go_on(run, output)
     if len(files) > 1:
         _export(run, out)
-    _report(run, files if len(files) == 1 else [*files, file])
+    _report(run, files if len(files) == 1 else [*files, file], output)
 
 
-def _go_on(run: ExactRun) -> None:
+def _go_on(run: ExactRun, output: Output) -> None:
     """Do what is missing of a run, and show how it goes."""
-    console, plan = Console(stderr=True), run.plan
-
-    def say(sentence: str) -> None:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-
+    plan, say = run.plan, output.tell
     say(f"{run.system.name}: {plan.chains} chains, {plan.cycles:,} cycles, {plan.samples:,} samples in all")
     if run.finished:
         say(f"{run.path} is complete already; a larger -n adds to it.")
         return
     if run.cycles:
         say(f"going on after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")
-    with force_field(run.system, plan.evaluations) as energy, _Shown(run.path) as shown:
+    with force_field(run.system, plan.evaluations) as energy, _Shown(run.path, output.progress) as shown:
         run.run(energy, shown)
 
 
 class _Shown:
     """Draws progress, plain lines where there is no terminal; Ctrl-C ends the command with a sentence."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.console = console = Console(stderr=True)
+    def __init__(self, path: Path, console: Console) -> None:
+        self.path, self.console = path, console
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -196,10 +200,10 @@ def _export(run: ExactRun, out: Path) -> None:
         writer.complete({})
 
 
-def _report(run: ExactRun, files: list[Path]) -> None:
+def _report(run: ExactRun, files: list[Path], output: Output) -> None:
     from knotflow.analysis.chain_summary import summarise_chains
 
-    console, found = Console(), summarise_chains(run.path)
+    found = summarise_chains(run.path)
     flow, hmc = run.moves["flow"], run.moves["hmc"]
     table = Table("measure", "value", title=f"{run.samples:,} samples of {found.n_chains} chains")
     table.add_row("accepted proposals of the flow", _percent(flow))
@@ -209,12 +213,32 @@ def _report(run: ExactRun, files: list[Path]) -> None:
         table.add_row(f"F(phi>0) - F(phi<0), {residue}, kT", str(difference))
     table.add_row("energy evaluations", f"{run.evaluations:,}")
     table.add_row("seconds", f"{run.seconds:,.0f}")
-    console.print(table)
-    console.print(memory_table(found.memory, run.plan.every))
+    output.document(_results(run, files, found))
+    output.show(table)
+    output.show(memory_table(found.memory, run.plan.every))
     for sentence in warnings(run.moves, found):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    names = " and ".join(map(str, files))
-    console.print(f"Samples: {names}", highlight=False, soft_wrap=True, markup=False)
+        output.say(sentence)
+    output.say(f"Samples: {' and '.join(map(str, files))}")
+
+
+def _results(run: ExactRun, files: list[Path], found: ChainSummary) -> dict[str, Any]:
+    """The same for scripts: energies in kT, times in cycles; null for what is infinite or unknown."""
+    every = run.plan.every
+    return {
+        "files": files,
+        "samples": run.samples,
+        "chains": found.n_chains,
+        "acceptance": {kind: moves.acceptance if moves.tried else None for kind, moves in run.moves.items()},
+        "energy": found.energy,
+        "side_differences": found.sides,
+        "autocorrelation": {
+            name: {"time": every * memory.time, "samples": memory.samples}
+            for name, memory in found.memory.items()
+        },
+        "evaluations": run.evaluations,
+        "seconds": run.seconds,
+        "warnings": list(warnings(run.moves, found)),
+    }
 
 
 def memory_table(memory: dict[str, Memory], every: int) -> Table:
@@ -261,6 +285,7 @@ def _percent(moves: Moves) -> str:
 
 
 def reproduce(
+    ctx: typer.Context,
     model: ModelArgument,
     data: Annotated[
         Path, typer.Option(help="Long trajectory of the same molecule (.h5), of knotflow simulate or import.")
@@ -271,6 +296,7 @@ def reproduce(
     burn_in: BurnInOption = 100,
     every: EveryOption = 10,
     seed: SeedOption = 0,
+    config: ConfigOption = None,
 ) -> None:
     """Compare exact samples with a flow with long molecular dynamics: energies, torsions, free energies.
 
@@ -283,7 +309,7 @@ def reproduce(
 
     rows = math.ceil(samples / chains)
     plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})
-    with _Shown(out / "chains.h5") as shown:
+    with kept(ctx, out / "exact.toml"), _Shown(out / "chains.h5", Console(stderr=True)) as shown:
         result = experiment.run(model_file(model), data, out, plan, progress=shown)
     console = Console()
     console.print(_comparison_table(result.comparison))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from knotflow.cli.molecule import (
@@ -19,9 +18,12 @@ from knotflow.cli.molecule import (
     TemperatureOption,
     load_molecule,
 )
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, beside, kept
 
 
 def import_data(
+    ctx: typer.Context,
     data: Annotated[
         list[Path],
         typer.Argument(
@@ -45,8 +47,13 @@ def import_data(
     solvent: SolventOption = SolventName.obc,
     temperature: TemperatureOption = 300.0,
     add_hydrogens: AddHydrogensOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Make a data file of trajectories that exist: frames are checked, energies and forces completed.
+
+    All settings go to a .toml file beside it, for --config.
 
     Examples:
         knotflow import run.dcd --topology run.pdb --out data.h5
@@ -65,17 +72,18 @@ def import_data(
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")
     system = load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
-    console = Console()
+    output = Output(as_json=as_json, quiet=quiet)
     bar = Progress(
         TextColumn("importing"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("frames, time left"),
         TimeRemainingColumn(),
-        console=console,
+        console=output.progress,
         transient=True,
+        disable=not output.progress.is_terminal,
     )
-    with OpenMMEnergy(system) as energy, bar:
+    with kept(ctx, beside(out), resumable=False), OpenMMEnergy(system) as energy, bar:
         task = bar.add_task("", total=total_frames(data))
         convert(
             data,
@@ -89,8 +97,15 @@ def import_data(
         )
     summary = summarise(out)
     replicas = "1 replica" if summary.n_replicas == 1 else f"{summary.n_replicas} replicas"
-    console.print(
-        f"{summary.n_frames:,} frames of {system.name} in {replicas}, mean energy {summary.energy} kT: {out}",
-        highlight=False,
-        soft_wrap=True,
+    output.document(
+        {
+            "file": out,
+            "molecule": system.name,
+            "frames": summary.n_frames,
+            "replicas": summary.n_replicas,
+            "energy": summary.energy,
+        }
+    )
+    output.say(
+        f"{summary.n_frames:,} frames of {system.name} in {replicas}, mean energy {summary.energy} kT: {out}"
     )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+import knotflow
+
 if TYPE_CHECKING:
     from knotflow.physics import MolecularEnergy, MolecularSystem
 
@@ -24,11 +26,27 @@ class TransformName(StrEnum):
 
 MANY: Final = 500_000
 """Structures from which on the torch force field is worth the most of a minute that it takes to compile."""
+MODELS: Final = Path(knotflow.__file__).parent / "models"
+"""The folder of `knotflow.flows.pretrained`, which cannot be asked at every Tab: it imports torch."""
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """What may follow in a shell: models of the package, model files and folders of runs nearby.
+
+    Nothing for other beginnings; the shell then completes names of files.
+    """
+    names = [path.stem for path in sorted(MODELS.glob("*.safetensors"))]
+    files = [str(path) for path in sorted(Path().glob("*.safetensors"))]
+    runs = [str(path.parent) for path in sorted(Path().glob("*/model.safetensors"))]
+    runs += [str(path.parent) for path in sorted(Path().glob("*/*/model.safetensors"))]
+    return [word for word in (*names, *files, *runs) if word.startswith(incomplete)]
+
 
 ModelArgument = Annotated[
     Path,
     typer.Argument(
-        help="Model file (.safetensors), the folder of a training run, or ala2, which comes with knotflow."
+        help="Model file (.safetensors), the folder of a training run, or ala2, which comes with knotflow.",
+        autocompletion=complete_model,
     ),
 ]
 

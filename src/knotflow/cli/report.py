@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from knotflow.cli.model import ModelArgument, force_field, model_file, results_folder
+from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
 
 
@@ -28,6 +28,8 @@ def report(
         Path | None,
         typer.Option(help="The page; by default report.html beside the model.", show_default=False),
     ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write one page on a Boltzmann generator: verdicts, pictures, structures to turn, all numbers.
 
@@ -53,9 +55,10 @@ def report(
     if molecule is None:
         raise ValueError(f"{path} holds a flow without a molecule; report a Boltzmann generator.")
     source = find_data(path) if data is None else data
+    output = Output(as_json=as_json, quiet=quiet)
     with (
         force_field(MolecularSystem.parse(molecule), samples) as energy,
-        Stages(Console(stderr=True)) as shown,
+        Stages(output.progress) as shown,
     ):
         written = write_report(
             path,
@@ -67,11 +70,10 @@ def report(
             seed=seed,
             progress=shown,
         )
-    output = Console()
-
-    def say(line: str) -> None:
-        output.print(line, highlight=False, soft_wrap=True, markup=False)
-
+    output.document(
+        {"page": written.page, "data": source, "metrics": written.metrics, "verdicts": written.verdicts}
+    )
+    say = output.say
     for verdict in written.verdicts:
         say(f"{verdict.subject}: {verdict}.")
     if source is None:

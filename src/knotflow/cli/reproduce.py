@@ -14,6 +14,7 @@ from rich.table import Table
 from knotflow.cli import exact
 from knotflow.cli.dynamics import CompileName, Shown
 from knotflow.cli.model import TransformName, model_file
+from knotflow.cli.settings import ConfigOption, kept
 
 app = typer.Typer(help="Reproduce figures and tables of the paper.", no_args_is_help=True)
 app.command("exact")(exact.reproduce)
@@ -133,6 +134,7 @@ def toy2d(
 
 @app.command()
 def mixed5d(
+    ctx: typer.Context,
     scale: Annotated[
         ShortScale, typer.Option(help="smoke: seconds, only to see that all works; small: minutes.")
     ] = ShortScale.small,
@@ -140,6 +142,7 @@ def mixed5d(
         Path | None, typer.Option(help="Folder for the results; by default runs/mixed5d-SCALE.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+    config: ConfigOption = None,
 ) -> None:
     """Train the default flow on two circles, two intervals and a line, with likelihood and forces.
 
@@ -150,7 +153,8 @@ def mixed5d(
     from knotflow.experiments import mixed5d as experiment
 
     folder = out or Path("runs") / f"mixed5d-{scale.value}"
-    result = experiment.run(folder, scale.value, seed=seed)
+    with kept(ctx, folder / "mixed5d.toml"):
+        result = experiment.run(folder, scale.value, seed=seed)
     table = Table("measure", "value", title=f"five coordinates of mixed kinds, scale {scale.value}")
     table.add_row("KL (nats)", f"{result.kl:.4f} ± {result.kl_error:.4f}")
     table.add_row("score error, relative", f"{100 * result.score_error:.1f} %")
@@ -164,6 +168,7 @@ def mixed5d(
 
 @app.command()
 def engines(
+    ctx: typer.Context,
     scale: Annotated[
         ShortScale,
         typer.Option(help="smoke: a minute or two, only to see that all works; small: most of an hour."),
@@ -175,6 +180,7 @@ def engines(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default runs/engines-SCALE.")
     ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Sample alanine dipeptide with OpenMM, with torch and by tempering, and compare the distributions.
 
@@ -187,7 +193,7 @@ def engines(
 
     folder = out or Path("runs") / f"engines-{scale.value}"
     console = Console()
-    with Shown(console) as shown:
+    with kept(ctx, folder / "engines.toml"), Shown(console) as shown:
         runs, pairs = experiment.run(folder, scale.value, reference=reference, progress=shown.titled)
     table = Table("run", "frames", "replicas", "energy, kT", "temperature, K", "phi > 0")
     for run in runs:
@@ -217,6 +223,7 @@ def engines(
 
 @app.command()
 def table1(
+    ctx: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option(help="Trajectory of alanine dipeptide (.h5), from knotflow simulate or import."),
@@ -241,6 +248,7 @@ def table1(
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/table1"),
+    config: ConfigOption = None,
 ) -> None:
     """Train the paper's flows of alanine dipeptide and put them beside its Table 1.
 
@@ -269,13 +277,14 @@ def table1(
     work = experiment.SCALES[scale.value]
     if epochs is not None:
         work = replace(work, epochs=epochs)
-    results = experiment.run(
-        data,
-        out,
-        work,
-        experiment.tasks([row.value for row in rows or list(RowName)], seeds, published=published),
-        say=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
-    )
+    with kept(ctx, out / "table1.toml"):
+        results = experiment.run(
+            data,
+            out,
+            work,
+            experiment.tasks([row.value for row in rows or list(RowName)], seeds, published=published),
+            say=lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False),
+        )
     written = report.write_report(
         out, results, {"scale": scale.value, "epochs": work.epochs, "data": data.name}
     )
@@ -295,6 +304,7 @@ def table1(
 
 @app.command()
 def dynamics(
+    ctx: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option(help="Trajectory of alanine dipeptide (.h5) to start from: that of the trainings."),
@@ -330,6 +340,7 @@ def dynamics(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default runs/dynamics-SCALE.")
     ] = None,
+    config: ConfigOption = None,
 ) -> None:
     """Move molecules on flows of Table 1 and on the force field: figure 4, and how well energy is conserved.
 
@@ -353,21 +364,22 @@ def dynamics(
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     try:
-        if models is None and work.training is not None:
-            own, models = experiment.make_models(folder, wanted, work, say=say)
-            data = data or own
-        todo = experiment.entries(
-            models or Path("runs/table1"), wanted, None if best is None else model_file(best)
-        )
-        if data is None:
-            raise ValueError(
-                "dynamics start from frames of alanine dipeptide: give --data FILE.h5, the one that the "
-                "models were trained on."
+        with kept(ctx, folder / "dynamics.toml"):
+            if models is None and work.training is not None:
+                own, models = experiment.make_models(folder, wanted, work, say=say)
+                data = data or own
+            todo = experiment.entries(
+                models or Path("runs/table1"), wanted, None if best is None else model_file(best)
             )
-        with Shown(Console(stderr=True)) as shown:
-            results = experiment.run(
-                folder, work, todo, data, compile=compile.value, say=say, progress=shown.titled
-            )
+            if data is None:
+                raise ValueError(
+                    "dynamics start from frames of alanine dipeptide: give --data FILE.h5, the one that the "
+                    "models were trained on."
+                )
+            with Shown(Console(stderr=True)) as shown:
+                results = experiment.run(
+                    folder, work, todo, data, compile=compile.value, say=say, progress=shown.titled
+                )
     except KeyboardInterrupt:
         say("\nStopped; the same command goes on.")
         raise typer.Exit(130) from None

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from knotflow.cli.model import ModelArgument, force_field, model_file
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, beside, kept
 
 if TYPE_CHECKING:
     from knotflow.flows.sampling import Sampler
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def sample(
+    ctx: typer.Context,
     model: ModelArgument,
     out: Annotated[
         Path,
@@ -44,13 +47,17 @@ def sample(
         int, typer.Option(min=1, help="Samples that are kept in memory and written at a time.")
     ] = 10_000,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Draw samples from a Boltzmann generator into a file, each with its log-density.
 
-    The file appears when it is complete. A seed stands for one sequence of samples, whose first n are
-    written, whatever --batch is; --float64 has another. Structures with a centre of the wrong handedness are
-    left out of it, unless you keep them. The log-density stays that of the model, log p(x): that of the
-    samples is higher by the constant -log P, with the probability P of the right handedness.
+    The file appears when it is complete, with all settings in a .toml file beside it, for --config. A seed
+    stands for one sequence of samples, whose first n are written, whatever --batch is; --float64 has another.
+    Structures with a centre of the wrong handedness are left out of it, unless you keep them. The log-density
+    stays that of the model, log p(x): that of the samples is higher by the constant -log P, with the
+    probability P of the right handedness.
 
     With --weights, log W = -U(x)/kT - log p(x): averages weighted by W are those of the Boltzmann
     distribution. Without, neither OpenMM nor a force field is needed.
@@ -69,10 +76,13 @@ def sample(
 
     generator = BoltzmannGenerator.load(path)
     sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
-    began = time.perf_counter()
+    output, began = Output(as_json=as_json, quiet=quiet), time.perf_counter()
     try:
-        with SampleWriter(out, generator.molecule, weights=weights, overwrite=overwrite) as writer:
-            _draw(sampler, writer, n, batch)
+        with (
+            kept(ctx, beside(out), resumable=False),
+            SampleWriter(out, generator.molecule, weights=weights, overwrite=overwrite) as writer,
+        ):
+            _draw(sampler, writer, n, batch, output.progress)
             writer.complete(
                 {
                     "command": "sample",
@@ -87,16 +97,15 @@ def sample(
                 }
             )
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"\nStopped; {out} was not written.", highlight=False, soft_wrap=True)
+        output.tell(f"\nStopped; {out} was not written.")
         raise typer.Exit(130) from None
-    _report(sampler, writer, n, time.perf_counter() - began)
+    _report(sampler, writer, n, time.perf_counter() - began, output)
 
 
-def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int) -> None:
+def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int, console: Console) -> None:
     """Draw, weigh and write, a batch at a time."""
     from knotflow.physics.system import MolecularSystem
 
-    console = Console(stderr=True)
     bar = Progress(
         TextColumn("sampling"),
         BarColumn(),
@@ -126,13 +135,23 @@ def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int) -> None:
                 console.print(f"sampling: {10 * tenths} % done, {rate}, {left}", highlight=False)
 
 
-def _report(sampler: Sampler, writer: SampleWriter, n: int, seconds: float) -> None:
-    console = Console()
-
-    def say(sentence: str) -> None:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-
+def _report(sampler: Sampler, writer: SampleWriter, n: int, seconds: float, output: Output) -> None:
     name, files = sampler.model.molecule["name"], " and ".join(str(path) for path in writer.paths)
+    effective = writer.effective if writer.weights else None
+    output.document(
+        {
+            "files": list(writer.paths),
+            "molecule": name,
+            "samples": n,
+            "drawn": sampler.drawn,
+            "mirrored": sampler.mirrored,
+            "not_finite": sampler.not_finite,
+            "effective_share": None if effective is None else effective.share,
+            "weights_not_finite": None if effective is None else effective.not_finite,
+            "seconds": seconds,
+        }
+    )
+    say = output.say
     say(f"{n:,} samples of {name} in {seconds:.1f} s: {files}")
     if sampler.model.chirality.centres:
         fate = "kept" if sampler.keep_mirrored else "left out"
@@ -140,7 +159,6 @@ def _report(sampler: Sampler, writer: SampleWriter, n: int, seconds: float) -> N
         say(f"Wrong handedness: {sampler.mirrored:,} of {sampler.drawn:,} drawn ({share}), {fate}.")
     if sampler.not_finite:
         say(f"Not finite: {sampler.not_finite:,} of {sampler.drawn:,} drawn, left out; the model is damaged.")
-    if writer.weights:
-        found = writer.effective
-        say(f"Effective sample size: {100 * found.share:.3g} % of {found.n:,}.")
-        say(f"Weights that are not finite: {found.not_finite:,}.")
+    if effective is not None:
+        say(f"Effective sample size: {100 * effective.share:.3g} % of {effective.n:,}.")
+        say(f"Weights that are not finite: {effective.not_finite:,}.")

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli import molecule as options
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, beside, keep
 
 if TYPE_CHECKING:
     from knotflow.physics.simulate import Progress as Step
@@ -38,6 +40,7 @@ DEFAULT_REPLICAS = {Engine.openmm: 8, Engine.torch: 512}
 
 
 def simulate(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="The HDF5 file; an unfinished one is continued.")] = Path(
         "data/simulation.h5"
     ),
@@ -77,12 +80,16 @@ def simulate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one for each core, one with a GPU.")
     ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Sample a molecule by molecular dynamics: positions, forces and energies into one HDF5 file.
 
     Replicas start from a short run at twice the temperature, so that they begin in different basins, and
     are equilibrated. Stopped or killed, the same command goes on where it was; with a larger --ns it adds
-    to a finished file. The file opens in MDTraj: mdtraj.load("data/simulation.h5").
+    to a finished file. The file opens in MDTraj: mdtraj.load("data/simulation.h5"). All settings go to a
+    .toml file beside it, for --config.
 
     Examples:
         knotflow simulate --out data/ala2.h5 --ns 8
@@ -92,11 +99,13 @@ def simulate(
         knotflow simulate --out data/trialanine.h5 --peptide AAA --method tempering
 
         knotflow simulate --out data/mine.h5 --molecule mine.pdb --add-hydrogens --temperature 310
+
+        knotflow simulate --config data/ala2.h5.toml --ns 16
     """
     from knotflow.physics.engines import STEP
     from knotflow.physics.simulate import Simulation, SimulationPlan
 
-    console = Console()
+    output = Output(as_json=as_json, quiet=quiet)
     replicas = replicas or DEFAULT_REPLICAS[engine]
     interval = _steps("--every", every, STEP)
     frames = round(nanoseconds * 1000 / (interval * STEP * replicas)) if nanoseconds > 0 else 0
@@ -121,15 +130,16 @@ def simulate(
         raise ValueError(f"--out must be a file ending in .h5, got {str(out)!r}.")
     system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
     simulation = Simulation(out, system, plan, workers)
-    _announce(console, simulation)
+    keep(ctx, beside(out))
+    _announce(output.progress, simulation)
     try:
-        with Shown(console) as shown:
+        with Shown(output.progress) as shown:
             simulation.run(shown.titled())
     except KeyboardInterrupt:
         kept = simulation.state.frames * replicas
-        console.print(f"\nStopped. {kept:,} frames are in {out}; the same command goes on from there.")
+        output.tell(f"\nStopped. {kept:,} frames are in {out}; the same command goes on from there.")
         raise typer.Exit(130) from None
-    _report(console, simulation)
+    _report(output, simulation)
 
 
 def _steps(option: str, picoseconds: float, step: float) -> int:
@@ -209,7 +219,7 @@ class Shown:
         return show
 
 
-def _report(console: Console, simulation: Simulation) -> None:
+def _report(output: Output, simulation: Simulation) -> None:
     from knotflow.physics.summary import Average, summarise
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
@@ -223,11 +233,23 @@ def _report(console: Console, simulation: Simulation) -> None:
         rates = ", ".join(f"{100 * a / t:.0f}" for a, t in zip(state.accepted, state.tried, strict=True))
         table.add_row("accepted exchanges from rung to rung, %", rates)
         table.add_row("round trips through the ladder", f"{state.round_trips:,}")
-    console.print(table)
-    console.print(f"Frames with forces and energies: {simulation.path}", highlight=False, soft_wrap=True)
+    output.document(
+        {
+            "file": simulation.path,
+            "molecule": simulation.system.name,
+            "frames": summary.n_frames,
+            "replicas": summary.n_replicas,
+            "energy": summary.energy,
+            "temperature": motion,
+            "left_handed": summary.left_handed,
+            "exchange_rates": (state.accepted / state.tried).tolist(),
+            "round_trips": int(state.round_trips) if len(state.tried) else None,
+        }
+    )
+    output.show(table)
+    output.say(f"Frames with forces and energies: {simulation.path}")
     if plan.method == "langevin" and summary.left_handed:
-        console.print(
+        output.say(
             "Plain dynamics crosses high barriers rarely: phi > 0 keeps much of the weight it had at the "
-            "start; --method tempering gives it its own.",
-            highlight=False,
+            "start; --method tempering gives it its own."
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from knotflow.cli.model import TransformName
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.settings import ConfigOption, kept
 
 if TYPE_CHECKING:
     from knotflow.physics import MolecularEnergy, MolecularSystem
@@ -31,6 +32,7 @@ class ZMatrixName(StrEnum):
 
 
 def train(
+    ctx: typer.Context,
     data: Annotated[
         Path, typer.Argument(help="Trajectory (.h5) of `knotflow simulate` or `knotflow import`.")
     ],
@@ -40,8 +42,8 @@ def train(
     preset: Annotated[
         PresetName,
         typer.Option(
-            help="best: likelihood and forces, an hour or two on two cores; quick: likelihood, minutes; "
-            "paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
+            help="best: likelihood and forces, a quarter of an hour on a core for 22 atoms; quick: "
+            "likelihood, minutes; paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
         ),
     ] = PresetName.best,
     transform: Annotated[
@@ -60,14 +62,13 @@ def train(
         float, typer.Option(min=0.0, help="Weight of the reverse divergence, on the energy of samples.")
     ] = 0.0,
     own_samples: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--own-samples/--no-own",
+            "--own-samples",
             help="After a quarter of the steps, half of every batch are samples of the model, weighted by "
-            "the force field: unlimited data with exact forces, which cannot be learned by heart. By default "
-            "the preset best does so.",
+            "the force field: unlimited data with exact forces. Rare states may suffer.",
         ),
-    ] = None,
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default the preset's steps.")
     ] = None,
@@ -81,15 +82,24 @@ def train(
     eager: Annotated[
         bool, typer.Option("--eager", help="Do not compile: starts at once, runs slower.")
     ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Train a Boltzmann generator on a trajectory.
 
     Replicas (of fewer than ten: stretches of time) are held back to judge by: every tenth. Progress shows the
     losses of the last step, those on frames held back, and the effective sample size (ess) of a few samples,
     as a share. The folder gets model.safetensors, which is all that `knotflow sample` and
-    `knotflow evaluate` need; Ctrl-C is safe, the same command goes on.
+    `knotflow evaluate` need, and train.toml with all settings, for --config; Ctrl-C is safe, the same command
+    goes on.
 
-    Example: knotflow train data/ala2.h5 --out runs/ala2
+    Examples:
+        knotflow train data/ala2.h5 --out runs/ala2
+
+        knotflow train data/ala2.h5 --out runs/quick --preset quick --epochs 5
+
+        knotflow train --config runs/ala2/train.toml --out runs/again --seed 1
     """
     from knotflow.training.molecules import MoleculeTraining, train_generator
 
@@ -110,21 +120,28 @@ def train(
             "compile": not eager,
         }
     )
+    output = Output(as_json=as_json, quiet=quiet)
     try:
-        train_generator(data, out, choice, energy=_energy)
+        with kept(ctx, out / "train.toml"):
+            train_generator(data, out, choice, energy=_energy, progress=not quiet)
     except KeyboardInterrupt:
-        Console(stderr=True).print(
-            f"\nStopped; the same command goes on from the last checkpoint in {out}.",
-            highlight=False,
-            soft_wrap=True,
-        )
+        output.tell(f"\nStopped; the same command goes on from the last checkpoint in {out}.")
         raise typer.Exit(130) from None
-    Console().print(
+    output.document(_results(out))
+    output.say(
         f"{out / 'model.safetensors'} is ready: `knotflow evaluate {out} {data}`, "
-        f"`knotflow sample {out} -n 1000 --out samples.h5`.",
-        highlight=False,
-        soft_wrap=True,
+        f"`knotflow sample {out} -n 1000 --out samples.h5`."
     )
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    """What a run has made, and the last number of each kind that it noted."""
+    from knotflow.flows.io import notes
+    from knotflow.training.logs import read_log
+
+    model = folder / "model.safetensors"
+    last = {name: value for _, name, value in read_log(folder / "log.csv")}
+    return {"model": model, "seconds": notes(model)["seconds"], "last": last}
 
 
 def _energy(system: MolecularSystem) -> MolecularEnergy:

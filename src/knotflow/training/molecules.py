@@ -59,8 +59,8 @@ class MoleculeTraining(Config):
     """Whether forces are matched."""
     reverse_kl: Weight = 0.0
     """Weight of the reverse divergence."""
-    own_samples: bool | None = None
-    """Whether to train on weighted samples of the model as well; None: best does, if there is an energy."""
+    own_samples: bool = False
+    """Whether to train on weighted samples of the model as well."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     batch_size: Count | None = None
@@ -162,17 +162,15 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
     )
 
 
-def training_config(
-    choice: MoleculeTraining, n_train: int, n_coordinates: int, *, own: bool = False
-) -> TrainingConfig:
-    """The schedule and the loss that a preset stands for; ``own``: with samples of the model."""
+def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) -> TrainingConfig:
+    """The schedule and the loss that a preset stands for."""
     paper, quick = choice.preset == "paper", choice.preset == "quick"
     batch_size = min(choice.batch_size or (128 if paper else 256), n_train)
     in_a_pass = n_train // batch_size
     if choice.epochs is not None or paper:
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
-        steps = 2000 if quick else 10_000
+        steps = 2000 if quick else 4000
     forces = not quick if choice.forces is None else choice.forces
     if paper:
         weight = 0.001 if forces else 0.0
@@ -194,7 +192,7 @@ def training_config(
         clip=None if raw else 20.0,
         ema=0.0 if raw else 0.999,
         loss=loss,
-        own_share=OWN_SHARE if own else 0.0,
+        own_share=OWN_SHARE if choice.own_samples else 0.0,
         checkpoint_every=max(1, min(1000, -(-steps // 10))),
         log_every=min(50, max(1, steps // 10)),
         seed=choice.seed,
@@ -250,10 +248,7 @@ def train_generator(
         title: what the progress says.
     """
     choice = MoleculeTraining() if choice is None else choice
-    own = choice.own_samples
-    if own is None:
-        own = choice.preset == "best" and energy is not None
-    if own and energy is None:
+    if choice.own_samples and energy is None:
         raise ValueError("own_samples needs an energy: give energy=..., or set it to False.")
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
@@ -265,7 +260,7 @@ def train_generator(
     train, validation = (
         Batch(generator.unwound(part.x), part.force) for part in (loaded.train, loaded.validation)
     )
-    training = training_config(choice, len(train.x), coordinates.n_coordinates, own=own)
+    training = training_config(choice, len(train.x), coordinates.n_coordinates)
     folder = Path(folder)
     split = loaded.split.plain()
     force_field = None if energy is None else energy(system)

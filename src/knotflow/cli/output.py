@@ -1,0 +1,79 @@
+"""What a command prints: results to standard output, progress to standard error; all, JSON, or nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, RenderableType
+
+PANEL: Final = "Output"
+
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        rich_help_panel=PANEL,
+        help="Print results as one JSON document instead, for scripts; progress goes to standard error.",
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", rich_help_panel=PANEL, help="Print errors only, and what --json asks for."),
+]
+
+
+class Output:
+    """Where a command prints, and how much.
+
+    Args:
+        as_json: Whether standard output gets one JSON document and nothing else.
+        quiet: Whether there is neither progress nor text.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.results = Console(quiet=as_json or quiet)
+        """Tables and sentences, to standard output."""
+        # What is no terminal has no bars.
+        self.progress = Console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
+        """Bars, and lines where there is no terminal, to standard error."""
+
+    def show(self, table: RenderableType) -> None:
+        """Print a table among the results."""
+        self.results.print(table)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence among the results."""
+        _say(self.results, sentence)
+
+    def tell(self, sentence: str) -> None:
+        """Print a sentence on how it goes."""
+        _say(self.progress, sentence)
+
+    def document(self, results: Mapping[str, Any]) -> None:
+        """Print results as JSON if that is asked for."""
+        if self.as_json:
+            typer.echo(json.dumps(plain(results), indent=1, allow_nan=False))
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def plain(value: Any) -> Any:
+    """As JSON can hold it: dataclasses as objects, paths as strings, numbers that are not finite as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
