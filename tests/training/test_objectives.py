@@ -220,7 +220,7 @@ def test_what_cannot_be_compiled_runs_eagerly_and_says_so(
 ) -> None:
     """As where there is no C++ compiler: every piece fails, the loss is right, and one warning is enough."""
 
-    def no_compiler(graph: object, inputs: object) -> None:
+    def no_compiler(graph: object, inputs: object, **_: object) -> None:
         raise OSError("no C++ compiler was found")
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=no_compiler))
