@@ -46,9 +46,14 @@ def test_a_file(run, tmp_path) -> None:
     assert status == 0 and "mine: 22 atoms" in said
 
 
+def test_the_model_that_comes_with_the_package(run) -> None:
+    status, said = run("ala2", "--frames", "50")
+    assert status == 0 and "ala2.safetensors: ala2, 22 atoms at 300 K, 911,175 parameters, 50 samples" in said
+
+
 def test_a_broken_promise_ends_in_status_1(run, monkeypatch) -> None:
     monkeypatch.setattr(force_terms, "COULOMB", 1.001 * force_terms.COULOMB)
-    status, said = run("ala2", "--frames", "5")
+    status, said = run("--frames", "5")
     assert status == 1
     assert "Broken promises: energy, torch float64; force, torch float64" in said and "NO" in said
     assert "All promises" not in said
@@ -110,7 +115,8 @@ def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
         (["a.safetensors", "--temperature", "310"], "--temperature is for molecules"),
         (["a.safetensors", "--add-hydrogens"], "--add-hydrogens is for molecules"),
         (["a.safetensors", "--compiled"], "--compiled is for molecules"),
-        (["ala2", "--peptide", "A"], "'ala2' and --peptide both name a molecule; give only one of them."),
+        (["ala2", "--peptide", "A"], "--peptide is for molecules; a model brings its own"),
+        (["a.pdb", "--peptide", "A"], "'a.pdb' and --peptide both name a molecule; give only one of them."),
         (["none.pdb"], "there is no PDB file none.pdb."),
         (["--peptide", "XX"], "got 'XX' with 'X'"),
         (["--temperature", "-1"], "temperature must be a positive number of K, got -1.0."),

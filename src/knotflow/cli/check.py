@@ -25,8 +25,8 @@ def check(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="ala2 (alanine dipeptide, the default) or a .pdb file; or a model: a .safetensors file or "
-            "the folder of a training run.",
+            help="A model: a .safetensors file, the folder of a training run, or ala2, which comes with "
+            "knotflow. Or a molecule: a .pdb file, by default alanine dipeptide.",
             autocompletion=complete_model,
         ),
     ] = None,
@@ -67,6 +67,8 @@ def check(
     Examples:
         knotflow check
 
+        knotflow check ala2
+
         knotflow check mine.pdb --add-hydrogens --temperature 310
 
         knotflow check --peptide GYDPETGTWG --frames 1000
@@ -102,7 +104,10 @@ def check(
 
 
 def _is_model(what: str) -> bool:
-    return Path(what).suffix.lower() == ".safetensors" or Path(what).is_dir()
+    from knotflow.flows.pretrained import pretrained_names
+
+    path = Path(what)
+    return path.suffix.lower() == ".safetensors" or path.is_dir() or what in pretrained_names()
 
 
 def _refuse_options(**given: bool) -> None:
