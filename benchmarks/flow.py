@@ -8,7 +8,7 @@ with a graph of its own.
 
 Compiled, the loss of a peer is one graph (``torch.compile(fullgraph=True, dynamic=False)``), which holds the
 score, too, by ``torch.func.grad``; backward runs the graph that PyTorch derives from it. knotflow runs by its
-own `knotflow.training.CompiledLoss`, transform by transform. Adam is not compiled. *Sampling* draws points
+own `knotflow.training.CompiledLoss`, coupling by coupling. Adam is not compiled. *Sampling* draws points
 without gradients, eager.
 
 All calls, of both tables, are timed in turns, see `benchmarks.timing`. Every cell has a flow of its own,
@@ -203,7 +203,7 @@ def gradient(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Tensor:
 
 def training(flow: nn.Module, loss: Loss, x: Tensor, force: Tensor) -> Callable[[], list[float]]:
     """A call that does one step and gives the seconds of loss, backward and Adam."""
-    optimizer = torch.optim.Adam(flow.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam(flow.parameters(), lr=LEARNING_RATE, fused=True)
 
     def call() -> list[float]:
         times = [time.perf_counter()]

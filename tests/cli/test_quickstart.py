@@ -13,6 +13,7 @@ from rich.console import Console
 
 from knotflow.cli.quickstart import Shown, TimeLeft
 from knotflow.experiments import quickstart
+from knotflow.experiments.quickstart_job import Quickstart
 from knotflow.physics import trajectory
 from knotflow.physics.samples import read_samples
 
@@ -22,7 +23,7 @@ SMOKE = ("quickstart", "--scale", "smoke", "--out", "here")
 def interrupted(at: int) -> tuple[quickstart.Step, ...]:
     """The steps, with a Ctrl-C in one of them."""
 
-    def stop(job: quickstart.Quickstart, tell: quickstart.Tell) -> None:
+    def stop(job: Quickstart, tell: quickstart.Tell) -> None:
         raise KeyboardInterrupt
 
     step = dataclasses.replace(quickstart.STEPS[at], do=stop)

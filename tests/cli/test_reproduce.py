@@ -56,6 +56,8 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert floors == [1e-6, 1e-4]
 
     monkeypatch.setattr(FlowModule, "training_step", None)
+    status, said = run("--config", "out/table1.toml", "--json", "--quiet")
+    assert status == 0 and json.loads(said) == found
     status, said = run("--config", "out/table1.toml")
     assert status == 0 and "run 2 of 2: B-spline+FM, seed 1: finished before" in said
     assert json.loads(Path("out/table1.json").read_text()) == found

@@ -11,10 +11,10 @@ import knotflow as kf
 from knotflow.cli.train import _energy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
+from knotflow.log_file import read_log
 from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField
 from knotflow.physics.samples import read_samples
 from knotflow.training import molecules
-from knotflow.training.logs import read_log
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.physics.molecules import frames, molecule

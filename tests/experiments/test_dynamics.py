@@ -89,6 +89,17 @@ def test_what_is_done_is_not_done_again(made: tuple[Path, Path], done) -> None:
         run(folder, longer, entries(models, ("rq",)), data, say=again.append)
 
 
+def test_finished_runs_are_found_by_their_folders(done) -> None:
+    folder, _ = done
+    found = experiment.read_results(folder)
+    titles = [(result.entry.title, result.entry.claim) for result in found]
+    assert titles == [("true force field", ""), ("RQ-spline", "all ten fail"), ("best", "")]
+    for result in found:
+        kept = json.loads((folder / result.entry.folder / "drift.json").read_text())
+        assert result.drift.plain()["slope"] == kept["slope"]
+    assert experiment.read_results(folder / "nowhere") == []
+
+
 def test_the_page_has_table_and_picture(done) -> None:
     folder, _ = done
     assert (folder / "figure4.png").read_bytes().startswith(b"\x89PNG")

@@ -3,12 +3,14 @@
 import base64
 import json
 import re
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from knotflow.analysis.evaluation import evaluate
+from knotflow.analysis.portrait import of_samples
 from knotflow.dynamics import DynamicsConfig, FlowEnergy
 from knotflow.dynamics import run as run_dynamics
 from knotflow.experiments.generator_report import (
@@ -19,6 +21,7 @@ from knotflow.experiments.generator_report import (
     write_report,
 )
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.io import notes
 from knotflow.physics import OpenMMEnergy, trajectory
 from knotflow.report import generator_page
 from knotflow.report.verdicts import Level
@@ -167,9 +170,35 @@ def test_the_view_holds_samples(html: str, page: Reader) -> None:
     view = json.loads(content)
     assert view["frames"] == len(view["labels"]) == 50
     assert len(base64.b64decode(view["positions"])) == 50 * 22 * 3 * 2
-    # Every element that the script looks for is there.
+    # The script is there as it is in its file, and every element that it looks for.
+    script = (resources.files("knotflow.report") / "templates" / "molecule_view.js").read_text()
+    assert f"<script>\n{script}</script>" in html
     ids = {a["id"] for _, a in page.elements if "id" in a}
     assert set(re.findall(r'find\("([\w-]+)"\)', html)) <= ids
+
+
+def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: Path, monkeypatch) -> None:
+    """And the evaluation is the same as with its own."""
+    model, data = run / "model.safetensors", run.parent.parent / "ala2.h5"
+    drawn: list[int] = []
+    sample = BoltzmannGenerator.sample_and_log_prob
+
+    def counted(self, n, **options):
+        drawn.append(n)
+        return sample(self, n, **options)
+
+    monkeypatch.setattr(BoltzmannGenerator, "sample_and_log_prob", counted)
+    write_report(model, energy, tmp_path / "page.html", folder=tmp_path, data=data, samples=300)
+    assert sum(drawn) == 300
+    first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
+    found = evaluate(
+        BoltzmannGenerator.load(model), data, energy, split=notes(model)["split"], samples=300
+    ).plain()
+    assert first["measures"] == second["measures"] == found["measures"]
+    assert second["residues"] == found["residues"] and second["seconds"].keys() == found["seconds"].keys()
+    generator = BoltzmannGenerator.load(model)
+    with pytest.raises(ValueError, match="samples must be those drawn, 2, got 300; give the same number"):
+        evaluate(generator, data, energy, samples=300, drawn=of_samples(generator, energy, 2, 0).seen)
 
 
 def test_an_evaluation_is_used_again(

@@ -1,8 +1,7 @@
-"""The quickstart's parts: scales that fit, numbers in words, progress from a log. All of it: tests/cli."""
+"""The quickstart's parts: scales that fit, numbers in words, parts of steps. All of it: tests/cli."""
 
-import json
+import math
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +9,11 @@ import pytest
 
 from knotflow.analysis.chain_summary import side_with_error
 from knotflow.experiments import quickstart
-from knotflow.experiments.quickstart import (
-    SCALES,
-    STEPS,
-    Facts,
-    Quickstart,
-    is_reported,
-    lines,
-    side_difference,
-    smoke,
-)
+from knotflow.experiments.quickstart import STEPS, is_reported
+from knotflow.experiments.quickstart_job import SCALES, Quickstart, smoke
+from knotflow.experiments.quickstart_lines import Facts, lines, side_difference
 from knotflow.physics.summary import Average, over_replicas
+from knotflow.training.progress import Progress
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -128,19 +121,17 @@ def test_stages_go_from_nothing_to_all() -> None:
     assert told == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1])
 
 
-def test_training_is_followed_by_its_log(tmp_path: Path) -> None:
-    told, heard = [], threading.Event()
+def test_training_tells_how_far_it_is(monkeypatch) -> None:
+    told: list[float] = []
 
-    def tell(part: float) -> None:
-        told.append(part)
-        heard.set()
+    def fake(data: Path, folder: Path, training, *, told, **_) -> None:
+        assert (data, folder, training) == (job().data, job().folder, job().scale.training)
+        for step in (0, 20, 80):
+            told(Progress(step, 80, math.nan, {}))
 
-    with quickstart._followed(tmp_path, tell):
-        (tmp_path / "config.json").write_text(json.dumps({"training": {"steps": 80}}))
-        (tmp_path / "log.csv").write_text("step,name,value\n10,nll,1.0\n20,nll,0.5\n40,nl")
-        assert heard.wait(30)
-    assert set(told) == {0.25}
-    assert not any(thread.name.startswith("follow") for thread in threading.enumerate())
+    monkeypatch.setattr(quickstart, "train_generator", fake)
+    quickstart.train(job(), told.append)
+    assert told == pytest.approx([0.1, 0.325, 1.0])
 
 
 def test_a_page_is_written_anew_when_it_is_older_than_what_it_shows(tmp_path: Path) -> None:

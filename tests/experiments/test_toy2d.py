@@ -32,7 +32,7 @@ def test_everything_lands_in_one_folder(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     scenarios = {f"{m}-{d}" for m in ("bspline", "rq") for d in ("interval", "circle")} | {"best-interval"}
     pictures = {"figure1.png", "figure2.png", "figure5.png", "training-interval.png", "training-circle.png"}
-    assert names == scenarios | pictures | {"index.html", "results.json", "results.csv"}
+    assert names == scenarios | pictures | {"index.html", "results.json", "results.csv", "toy2d.toml"}
     results = json.loads((folder / "results.json").read_text())
     assert [(r["model"], r["domain"]) for r in results] == [
         ("bspline", "interval"),
@@ -83,6 +83,17 @@ def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.Monkey
     assert (folder / "bspline-circle" / "result.json").read_bytes() == before
 
 
+def test_settings_and_results_for_scripts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlowModule, "training_step", None)
+    again = ["reproduce", "toy2d", "--config", str(folder / "toy2d.toml")]
+    done = CliRunner().invoke(app, [*again, "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)
+    assert found["page"] == str(folder / "index.html")
+    assert found["results"] == json.loads((folder / "results.json").read_text())
+    done = CliRunner().invoke(app, [*again, "--quiet"], catch_exceptions=False)
+    assert done.exit_code == 0 and done.output == ""
+
+
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     both = CliRunner().invoke(app, [*RUN, "--preset", "best", "--model", "rq", "--out", str(tmp_path)])
     assert isinstance(both.exception, ValueError) and "--preset best" in str(both.exception)
@@ -116,8 +127,10 @@ def test_the_papers_architecture(model: str, domain: str) -> None:
 def test_five_coordinates_of_mixed_kinds(tmp_path: Path) -> None:
     arguments = ["reproduce", "mixed5d", "--scale", "smoke", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0 and "effective sample size" in done.output
+    assert done.exit_code == 0 and "effective sample size" in done.stdout
     metrics = json.loads((tmp_path / "metrics.json").read_text())
+    done = CliRunner().invoke(app, [*arguments, "--json", "--quiet"], catch_exceptions=False)
+    assert json.loads(done.stdout)["result"] == metrics and done.stderr == ""
     untrained = mixed5d.evaluate(kf.Flow.on(Mixed().domains), Mixed(), 2000, 0.0)
     assert metrics["kl"] < 0.5 * untrained.kl
     assert metrics["score_error"] < untrained.score_error

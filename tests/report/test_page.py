@@ -4,6 +4,7 @@ import base64
 import re
 import sys
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from knotflow.report.page import (
     render_page,
     write_page,
 )
+from knotflow.report.verdicts import Level, Verdict
 
 # 150 by 300 pixels; only the head matters here.
 PNG = (
@@ -208,6 +210,19 @@ def test_the_old_page_stays_when_rendering_fails(tmp_path: Path) -> None:
 def test_wrong_parts_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_generator_has_verdicts_of_all_levels_ahead_of_its_sections() -> None:
+    verdicts = [Verdict(f"S{level.name}", level, "a < b", "x & y") for level in Level]
+    html = render_page(full_page(), "generator.html.j2", verdicts=verdicts, view=None)
+    reader = Reader(html)
+    assert len(Level) == len(reader.all("svg")) == 4
+    assert len(set(re.findall(r"<svg[^>]*>(.+)</svg>", html))) == 4  # told apart by their shapes
+    assert html.count("A &lt; b.") == html.count("Rule: x &amp; y.") == 4
+    assert html.index("</header>") < html.index('<div class="top">') < html.index('id="section-1"')
+    style = (resources.files("knotflow.report") / "templates" / "generator.css").read_text()
+    assert f"<style>\n{style}</style>" in html and style not in render_page(full_page())
+    assert not reader.all("script") and not reader.all("canvas")  # there is nothing to turn
 
 
 def test_without_jinja2_the_remedy_is_named(monkeypatch) -> None:

@@ -13,6 +13,7 @@ from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
 from knotflow.training.own_samples import effective_share, systematic, truncated
+from knotflow.training.progress import Told
 
 CONFIG = TrainingConfig.parse(
     {
@@ -53,10 +54,17 @@ def flow(seed: int = 0) -> kf.Flow:
     )
 
 
-def run(folder: Path, seed: int = 0) -> kf.Flow:
-    validation = Batch(*data(50)[:2])
+def run(folder: Path, seed: int = 0, told: Told | None = None) -> kf.Flow:
     return fit(
-        flow(seed), data(), CONFIG, folder, validation=validation, energy=energy, own=own, progress=False
+        flow(seed),
+        data(),
+        CONFIG,
+        folder,
+        validation=Batch(*data(50)[:2]),
+        energy=energy,
+        own=own,
+        progress=False,
+        told=told,
     )
 
 

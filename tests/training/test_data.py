@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from knotflow.errors import ConfigError
+from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.data import Batches, FlowData, check_data
-from knotflow.training.logs import CsvLog, read_log
+from knotflow.training.logs import CsvLog
 from knotflow.training.module import learning_rate
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig, TrainingError, fit
 from knotflow.training.guard import PATIENCE, RETURNS, SETTLED, Guard, diagnose
-from knotflow.training.logs import read_log
 from knotflow.training.module import FlowModule
 from tests.flows.registry import make, points
 from tests.training import runs

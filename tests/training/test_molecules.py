@@ -19,11 +19,11 @@ from knotflow.flows import presets
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.geometry import InternalCoordinates
+from knotflow.log_file import read_log
 from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField, trajectory
 from knotflow.physics.coordinates import internal_coordinates
 from knotflow.physics.samples import SampleWriter
 from knotflow.training import ForceMatching, Mix, TrainingConfig, molecules
-from knotflow.training.logs import read_log
 from knotflow.training.module import FlowModule, learning_rate
 from knotflow.training.molecules import (
     MoleculeTraining,

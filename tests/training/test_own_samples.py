@@ -12,10 +12,10 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.log_file import read_log
 from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField
 from knotflow.training import Batch, OwnSamples, own_samples
 from knotflow.training import molecules as molecules_module
-from knotflow.training.logs import read_log
 from knotflow.training.module import FlowModule
 from knotflow.training.molecules import MoleculeTraining, load_data, train_generator, training_config
 from knotflow.training.own_samples import effective_share, systematic, truncated

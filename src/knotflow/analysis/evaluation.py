@@ -21,6 +21,7 @@ from knotflow.analysis.free_energy import import_pymbar
 from knotflow.analysis.measures import Measures
 from knotflow.analysis.observations import (
     Clock,
+    Observed,
     Progress,
     check_same_molecule,
     held_out,
@@ -80,6 +81,8 @@ def evaluate(
     samples: int = 10_000,
     seed: int = 0,
     progress: Progress | None = None,
+    drawn: Observed | None = None,
+    clock: Clock | None = None,
 ) -> Evaluation:
     """Compare a generator with data of its molecule and with the force field.
 
@@ -94,6 +97,8 @@ def evaluate(
         samples: How many samples to draw.
         seed: Of samples and error bars.
         progress: Told how far it is.
+        drawn: These samples if they are at hand already, from `observe_samples` with the same arguments.
+        clock: With the time that took.
 
     Raises:
         ValueError: if the data are of another molecule, temperature or force field, or without frames.
@@ -101,7 +106,7 @@ def evaluate(
     """
     check_count("samples", samples, 1)
     import_packages()
-    report, clock = progress or (lambda doing, done, total: None), Clock()
+    report, clock = progress or (lambda doing, done, total: None), clock or Clock()
     info = trajectory.open_info(data)
     check_same_molecule(MolecularSystem.parse(generator.molecule), info.system)
     held = held_out(split, data, info.n_frames)
@@ -110,7 +115,10 @@ def evaluate(
         raise ValueError(f"{data} holds no frames yet; evaluate when it has some.")
 
     frames = observe_data(generator, data, energy, selected, report, clock)
-    drawn = observe_samples(generator, energy, samples, seed, report, clock)
+    if drawn is None:
+        drawn = observe_samples(generator, energy, samples, seed, report, clock)
+    elif len(drawn) != samples:
+        raise ValueError(f"samples must be those drawn, {len(drawn)}, got {samples}; give the same number.")
     block = blocks(frames.replica)
     doing, parts = "distances and error bars", 1 + len(frames.torsions)
     report(doing, 0, parts)

@@ -128,10 +128,11 @@ def of_samples(
     n: int,
     seed: int,
     progress: Progress | None = None,
+    clock: Clock | None = None,
 ) -> Portrait:
-    """The samples that an evaluation draws."""
+    """The samples that an evaluation draws; it can be given those in `Portrait.seen`, and the clock."""
     keeping = _Keeping(energy)
-    seen = observe_samples(generator, keeping, n, seed, progress or _silent, Clock())
+    seen = observe_samples(generator, keeping, n, seed, progress or _silent, clock or Clock())
     return _portrait(generator, seen, np.concatenate(keeping.positions), np.concatenate(keeping.forces))
 
 

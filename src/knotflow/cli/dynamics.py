@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file, results_folder
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, kept
+from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
     from knotflow.dynamics import DynamicsConfig, Record
@@ -236,49 +237,34 @@ def _say(console: Console, sentence: str) -> None:
     console.print(sentence, highlight=False, soft_wrap=True, markup=False)
 
 
-class Shown:
-    """Shows the progress of dynamics; plain lines where there is no terminal."""
+class Shown(Bars):
+    """Shows the progress of dynamics."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f}% {task.fields[state]}"),
+        super().__init__(
+            console,
+            "{task.percentage:.0f}% {task.fields[state]}",
             TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
             speed_estimate_period=60,
         )
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
 
     def titled(self, title: str, system: MolecularSystem) -> Step:
         """What to call as one more run goes on: it shows temperature and molecules that still move."""
         from knotflow.dynamics import Body
 
         body = Body.of(system)
-        task = self.bar.add_task(f"{title}: first forces", total=None, state="")
-        tenths, first = -1, -1
+        bar = self.add(f"{title}: first forces")
+        first = True
 
         def show(done: int, steps: int, state: State) -> None:
-            nonlocal tenths, first
-            if first < 0:
-                first = done
-                self.bar.reset(task, total=steps, completed=done)
+            nonlocal first
+            if first:  # the time before, of compilation, does not count
+                first = False
+                self.bar.reset(bar.task, total=steps, completed=done)
             moving = state.moving
             heat = body.kinetic_temperature(state.velocities)[moving]
             kelvin = f"{float(heat.mean()):.0f} K, " if len(heat) else ""
-            now = f"{kelvin}{int(moving.sum())} of {len(moving)} whole"
-            self.bar.update(task, completed=done, description=title, state=now)
-            if not self.console.is_terminal and 10 * done // steps > tenths:
-                tenths = 10 * done // steps
-                self.console.print(f"{title}: {10 * tenths} % done, {now}", highlight=False)
+            bar.show(title, done, steps, f"{kelvin}{int(moving.sum())} of {len(moving)} whole")
 
         return show
 

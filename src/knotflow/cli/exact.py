@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, force_field, model_file
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, beside, keep, kept
+from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
@@ -138,30 +140,21 @@ def _go_on(run: ExactRun, output: Output) -> None:
         run.run(energy, shown)
 
 
-class _Shown:
-    """Draws progress, plain lines where there is no terminal; Ctrl-C ends the command with a sentence."""
+class _Shown(Bars):
+    """Shows the progress of chains; Ctrl-C ends the command with a sentence."""
 
     def __init__(self, path: Path, console: Console) -> None:
-        self.path, self.console = path, console
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        super().__init__(
+            console,
             MofNCompleteColumn(),
-            TextColumn("cycles, {task.fields[rates]}, time left"),
+            "cycles, {task.fields[state]}, time left",
             TimeRemainingColumn(),
-            console=console,
             transient=True,
-            disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("starting", total=None, rates="")
-        self.tenths = -1
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
+        self.path, self.one = path, self.add("starting")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.bar.stop()
+        super().__exit__(kind)
         if kind is KeyboardInterrupt:
             self.console.print(
                 f"\nStopped; the same command goes on with what is in {self.path}.",
@@ -173,15 +166,8 @@ class _Shown:
 
     def __call__(self, now: Step) -> None:
         rates = ", ".join(f"{kind} {_percent(moves)}" for kind, moves in now.moves.items() if moves.tried)
-        rates = f"accepted: {rates}"
-        self.bar.update(
-            self.task, completed=now.cycles, total=now.all_cycles, description=now.phase, rates=rates
-        )
-        tenths = 10 * now.cycles // now.all_cycles
-        if not self.console.is_terminal and tenths > self.tenths:
-            self.tenths = tenths
-            kept = f"{now.samples:,} samples"
-            self.console.print(f"{now.phase}: {10 * tenths} % done, {kept}, {rates}", highlight=False)
+        state = f"accepted: {rates}"
+        self.one.show(now.phase, now.cycles, now.all_cycles, state, f"{now.samples:,} samples, {state}")
 
 
 def _export(run: ExactRun, out: Path) -> None:
@@ -297,6 +283,8 @@ def reproduce(
     every: EveryOption = 10,
     seed: SeedOption = 0,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare exact samples with a flow with long molecular dynamics: energies, torsions, free energies.
 
@@ -309,18 +297,16 @@ def reproduce(
 
     rows = math.ceil(samples / chains)
     plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})
-    with kept(ctx, out / "exact.toml"), _Shown(out / "chains.h5", Console(stderr=True)) as shown:
+    output = Output(as_json=as_json, quiet=quiet)
+    with kept(ctx, out / "exact.toml"), _Shown(out / "chains.h5", output.progress) as shown:
         result = experiment.run(model_file(model), data, out, plan, progress=shown)
-    console = Console()
-    console.print(_comparison_table(result.comparison))
+    output.document(asdict(result))
+    output.show(_comparison_table(result.comparison))
     accepted = f"{100 * result.flow_acceptance:.3g} % of the proposals of the flow, "
     accepted += f"{100 * result.hmc_acceptance:.3g} % of the trajectories"
-    console.print(memory_table(result.memory, result.every))
-    for sentence in (
-        f"Accepted: {accepted}. {result.evaluations:,} energy evaluations, {result.seconds:,.0f} s.",
-        f"Chains, numbers and picture: {out}",
-    ):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    output.show(memory_table(result.memory, result.every))
+    output.say(f"Accepted: {accepted}. {result.evaluations:,} energy evaluations, {result.seconds:,.0f} s.")
+    output.say(f"Chains, numbers and picture: {out}")
 
 
 def _comparison_table(found: Comparison) -> Table:

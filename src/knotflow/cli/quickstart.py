@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
 from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.stages import Bars
 
 TRUST: Final = 30.0
 """Seconds after which the measured speed counts as much as the expected one."""
@@ -52,7 +53,9 @@ def quickstart(
     from knotflow.experiments.generator_report import check_tools
 
     check_tools()  # ahead of the training's packages: some of them look for the same ones, and say less
-    from knotflow.experiments.quickstart import SCALES, STEPS, Quickstart, facts, lines, run
+    from knotflow.experiments.quickstart import STEPS, run
+    from knotflow.experiments.quickstart_job import SCALES, Quickstart
+    from knotflow.experiments.quickstart_lines import facts, lines
 
     output = Output(as_json=as_json, quiet=quiet)
     job = Quickstart(out, SCALES[scale.value](seed))
@@ -132,7 +135,7 @@ class TimeLeft:
         return "less than a minute left" if seconds < 45 else f"about {seconds / 60:.0f} min left in all"
 
 
-class Shown:
+class Shown(Bars):
     """Shows which step it is, and the time left of all of them; lines where there is no terminal.
 
     Args:
@@ -142,24 +145,10 @@ class Shown:
     """
 
     def __init__(self, console: Console, doing: Sequence[str], seconds: Sequence[float]) -> None:
-        self.console, self.doing, self.clock = console, doing, TimeLeft(seconds)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            _Left(self.clock),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self.doing, self.clock = doing, TimeLeft(seconds)
+        super().__init__(console, _Left(self.clock), transient=True)
         self.task = self.bar.add_task("looking at what is there", total=sum(seconds))
         self.number, self._said = 0, 0.0
-
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
 
     def begin(self, number: int) -> None:
         """A step begins."""
@@ -189,10 +178,9 @@ class Shown:
 
     def _say(self) -> None:
         self._said = time.monotonic()
-        if not self.console.is_terminal:
-            part = self.clock.parts[self.number]
-            percent = f" ({100 * part:.0f} %)" if part else ""
-            self.console.print(f"{self._title()}{percent}, {self.clock}", highlight=False)
+        part = self.clock.parts[self.number]
+        percent = f" ({100 * part:.0f} %)" if part else ""
+        self.line(f"{self._title()}{percent}, {self.clock}")
 
 
 class _Left(ProgressColumn):

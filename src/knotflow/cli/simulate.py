@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli import molecule as options
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, beside, keep
+from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
     from knotflow.physics.simulate import Progress as Step
@@ -171,50 +172,34 @@ def _announce(console: Console, simulation: Simulation) -> None:
         console.print("the first block compiles the force field, which takes a minute", highlight=False)
 
 
-class Shown:
-    """Shows the progress of simulations; plain lines where there is no terminal."""
+class Shown(Bars):
+    """Shows the progress of simulations."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f}% {task.fields[rate]}"),
+        super().__init__(
+            console,
+            "{task.percentage:.0f}% {task.fields[state]}",
             TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
             # Slow tasks: look at several of them to say how long the rest takes.
             speed_estimate_period=600,
         )
 
-    def __enter__(self) -> Self:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
     def titled(self, title: str = "") -> Callable[[Step], None]:
         """What to call as one more simulation goes on: it shows phase, ns kept, and speed."""
-        task = self.bar.add_task(f"{title} starting", total=None, rate="")
-        began, first, shown = 0.0, -1, -1
+        bar = self.add(f"{title} starting")
+        began, first = 0.0, -1
 
         def show(now: Step) -> None:
-            nonlocal began, first, shown
+            nonlocal began, first
             if first < 0:
                 # Steps before the first report do not count in the speed: workers had to start for them.
                 began, first = time.perf_counter(), now.steps
-            rate = f"{now.nanoseconds:.1f} ns kept"
+            state = f"{now.nanoseconds:.1f} ns kept"
             if now.steps > first:
                 seconds = time.perf_counter() - began
                 # A step is 1 fs.
-                rate += f", {(now.steps - first) * 1e-6 / seconds * 86400:,.0f} ns/day of all walkers"
-            name = f"{title} {now.phase}".strip()
-            self.bar.update(task, completed=now.steps, total=now.all_steps, description=name, rate=rate)
-            tenths = 10 * now.steps // now.all_steps
-            if not self.console.is_terminal and tenths > shown:
-                shown = tenths
-                self.console.print(f"{name}: {10 * tenths} % done, {rate}", highlight=False)
+                state += f", {(now.steps - first) * 1e-6 / seconds * 86400:,.0f} ns/day of all walkers"
+            bar.show(f"{title} {now.phase}".strip(), now.steps, now.all_steps, state)
 
         return show
 

@@ -137,7 +137,7 @@ def train(
 def _results(folder: Path) -> dict[str, Any]:
     """What a run has made, and the last number of each kind that it noted."""
     from knotflow.flows.io import notes
-    from knotflow.training.logs import read_log
+    from knotflow.log_file import read_log
 
     model = folder / "model.safetensors"
     last = {name: value for _, name, value in read_log(folder / "log.csv")}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from knotflow.dynamics.monte_carlo import FlowMonteCarlo
     from knotflow.dynamics.openmm_bridge import openmm_force
     from knotflow.dynamics.protocol import DynamicsConfig, run
-    from knotflow.dynamics.record import Record
+    from knotflow.dynamics.record import Record, from_mdtraj, to_mdtraj
     from knotflow.dynamics.score import Drift, drift
 
 __all__ = [
@@ -36,8 +36,10 @@ __all__ = [
     "Verlet",
     "ase_calculator",
     "drift",
+    "from_mdtraj",
     "openmm_force",
     "run",
+    "to_mdtraj",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -52,7 +54,7 @@ __getattr__, __dir__ = lazy_names(
         "knotflow.dynamics.monte_carlo": ["FlowMonteCarlo"],
         "knotflow.dynamics.openmm_bridge": ["openmm_force"],
         "knotflow.dynamics.protocol": ["DynamicsConfig", "run"],
-        "knotflow.dynamics.record": ["Record"],
+        "knotflow.dynamics.record": ["Record", "from_mdtraj", "to_mdtraj"],
         "knotflow.dynamics.score": ["Drift", "drift"],
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ class Scale:
 SCALES: Final = {
     "smoke": Scale(
         DynamicsConfig(replicas=3, equilibration=0.002, production=0.004, every=4),
-        training=table1.Scale(epochs=2.0, bins=4, compile=False),
+        training=table1.SCALES["smoke"],
     ),
     "small": Scale(),
     "paper": Scale(frames=table1.SCALES["paper"].frames),
@@ -60,6 +60,10 @@ class Entry:
     """What the paper says."""
 
 
+TRUE: Final = Entry("force-field", "true force field", None)
+BEST: Final = Entry("best", "best", None)
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """What became of an entry."""
@@ -75,35 +79,48 @@ def entries(models: Path, rows: Sequence[str] = FIGURE, best: Path | None = None
     Raises:
         FileNotFoundError: if a model is missing; says which command trains it.
     """
-    found, missing = [Entry("force-field", "true force field", None)], []
+    found, missing = [TRUE], []
     for row in (name for name in ROWS if name in rows):
-        tasks = [task for task in (Task(row, 0), Task(row, 0, True)) if _file(models, task).is_file()]
-        if tasks:
-            how = ", as published" if tasks[0].published else ""
-            file = _file(models, tasks[0])
-            found.append(Entry(tasks[0].folder, ROWS[row].title + how, file, CLAIMS.get(row, "")))
-        else:
+        shown = table1.model_of(models, row)
+        if shown is None:
             missing.append(row)
+        else:
+            found.append(_entry(*shown))
     if missing:
         options = " ".join(f"--rows {row}" for row in missing)
         raise FileNotFoundError(
             f"{models} has no model of {', '.join(ROWS[row].title for row in missing)}; train with: knotflow "
             f"reproduce table1 --data DATA.h5 {options} --out {models}"
         )
-    return found if best is None else [*found, Entry("best", "best", best)]
+    return found if best is None else [*found, replace(BEST, model=best)]
 
 
-def _file(models: Path, task: Task) -> Path:
-    return models / task.folder / "model.safetensors"
+def _entry(task: Task, model: Path | None = None) -> Entry:
+    how = ", as published" if task.published else ""
+    return Entry(task.folder, ROWS[task.row].title + how, model, CLAIMS.get(task.row, ""))
+
+
+def read_results(folder: Path) -> list[Result]:
+    """All finished runs of a folder, in the order of the table; where models were is not known any more."""
+    tasks = [Task(row, 0, published) for row in ROWS for published in (False, True)]
+    known = [TRUE, *map(_entry, tasks), BEST]
+    found = [(entry, folder / entry.folder / RECORD) for entry in known]
+    records = [(entry, Record.load(file)) for entry, file in found if file.is_file()]
+    return [Result(entry, record, drift(record)) for entry, record in records]
+
+
+def make_data(path: Path, *, say: Say) -> None:
+    """A short simulation, 120 frames in all; one that is there is finished, or left as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    say("a short simulation of alanine dipeptide")
+    plan = SimulationPlan.parse({"replicas": 2, "frames": 60, "interval": 20, "equilibration": 1000})
+    Simulation(path, ala2(), plan).run()
 
 
 def make_models(folder: Path, rows: Sequence[str], scale: Scale, *, say: Say) -> tuple[Path, Path]:
     """A short simulation, and models trained on it for a moment: a file of data and a folder of models."""
     data, models = folder / "ala2.h5", folder / "models"
-    folder.mkdir(parents=True, exist_ok=True)
-    say("a short simulation of alanine dipeptide")
-    plan = SimulationPlan.parse({"replicas": 2, "frames": 60, "interval": 20, "equilibration": 1000})
-    Simulation(data, ala2(), plan).run()
+    make_data(data, say=say)
     for row in rows:
         say(f"a short training: {ROWS[row].title}")
         task = Task(row, 0)

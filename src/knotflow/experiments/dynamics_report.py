@@ -58,31 +58,18 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
 
 def write_report(folder: Path, results: Sequence[Result], scale: str) -> Path:
     """Draw ``figure4.png``, write ``results.json`` and ``index.html`` into a folder; returns the page."""
-    path, page = folder / "figure4.png", folder / "index.html"
-    panels = [EnergyPanel.of(result.entry.title, result.record) for result in results]
-    save(draw_energies(panels, ("total", "potential")), path)
+    page = folder / "index.html"
+    picture = draw_figure(folder, results)
     found = {
         result.entry.folder: {"title": result.entry.title, **summary(result.record)} for result in results
     }
     content = (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()
     write_atomically(folder / "results.json", content)
-    config = results[0].record.about["config"]
-    protocol = (
-        f"{config['replicas']} frames, velocities at {results[0].record.about['temperature']:g} K, "
-        f"{config['equilibration']:g} ps of Langevin dynamics at {config['friction']:g}/ps, then "
-        f"{config['production']:g} ps without a thermostat, in steps of {1000 * config['dt']:g} fs"
-    )
     lead = (
-        f"Alanine dipeptide moves on the energies -log p of flows, at the scale {scale!r}: {protocol}. The "
-        "paper's claim: RQ-spline flows break all ten molecules, smooth and B-spline flows with force "
-        "matching keep all ten."
+        f"Alanine dipeptide moves on the energies -log p of flows, at the scale {scale!r}: "
+        f"{protocol(results)}. The paper's claim: RQ-spline flows break all ten molecules, smooth and "
+        "B-spline flows with force matching keep all ten."
     )
-    caption = (
-        "Figure 4: total energy (above) and potential energy (below) of every replica, less the median "
-        "potential at the start. Grey: with a thermostat. Broken replicas are orange; a cross marks where "
-        "one stopped. The range is that of the replicas that stay whole."
-    )
-    alt = f"Energies over time of {config['replicas']} molecules on {len(results)} energies"
     sections = [
         Section(
             "Who breaks",
@@ -93,7 +80,31 @@ def write_report(folder: Path, results: Sequence[Result], scale: str) -> Path:
             Table(COLUMNS, rows(results), f"Scale {scale}.", NOTES),
             downloads=[Download("results.json", content)],
         ),
-        Section("Figure 4", pictures=[Picture(path, alt, caption)]),
+        Section("Figure 4", pictures=[picture]),
     ]
     write_page(Page("Dynamics on learned energies", lead, sections), page)
     return page
+
+
+def protocol(results: Sequence[Result]) -> str:
+    """How molecules were moved, in words."""
+    config = results[0].record.about["config"]
+    return (
+        f"{config['replicas']} frames, velocities at {results[0].record.about['temperature']:g} K, "
+        f"{config['equilibration']:g} ps of Langevin dynamics at {config['friction']:g}/ps, then "
+        f"{config['production']:g} ps without a thermostat, in steps of {1000 * config['dt']:g} fs"
+    )
+
+
+def draw_figure(folder: Path, results: Sequence[Result]) -> Picture:
+    """Figure 4, saved in the folder."""
+    path = folder / "figure4.png"
+    panels = [EnergyPanel.of(result.entry.title, result.record) for result in results]
+    save(draw_energies(panels, ("total", "potential")), path)
+    caption = (
+        "Figure 4: total energy (above) and potential energy (below) of every replica, less the median "
+        "potential at the start. Grey: with a thermostat. Broken replicas are orange; a cross marks where "
+        "one stopped. The range is that of the replicas that stay whole."
+    )
+    replicas = results[0].record.about["config"]["replicas"]
+    return Picture(path, f"Energies over time of {replicas} molecules on {len(results)} energies", caption)

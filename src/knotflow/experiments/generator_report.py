@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +13,11 @@ import numpy as np
 
 from knotflow.analysis import portrait
 from knotflow.analysis.evaluation import evaluate, import_packages
-from knotflow.analysis.observations import Progress, like
+from knotflow.analysis.observations import Clock, Progress, like
 from knotflow.dynamics.record import Record
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint, notes
+from knotflow.log_file import read_log
 from knotflow.physics import trajectory
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.report.fields import Curve
@@ -85,18 +85,29 @@ def write_report(
     generator = BoltzmannGenerator.load(model)
     split = notes(model).get("split")
     folder = folder or model.parent
-    file, metrics, written = folder / METRICS, None, None
+    shown = None  # first of all, because it refuses data that do not fit
+    if data is not None:
+        shown = portrait.of_data(generator, data, energy, split=split, progress=progress)
+    clock = Clock()
+    drawn = portrait.of_samples(generator, energy, samples, seed, progress, clock)
+    file, written = folder / METRICS, None
     if is_evaluation_of(file, model, data):
         metrics = json.loads(file.read_text(encoding="utf-8"))
     elif data is not None:
-        found = evaluate(generator, data, energy, split=split, samples=samples, seed=seed, progress=progress)
+        found = evaluate(
+            generator,
+            data,
+            energy,
+            split=split,
+            samples=samples,
+            seed=seed,
+            progress=progress,
+            drawn=drawn.seen,
+            clock=clock,
+        )
         metrics, written = found.write(file, model), file
-    drawn = portrait.of_samples(generator, energy, samples, seed, progress)
-    if metrics is None:
+    else:
         metrics = _without_data(generator, drawn, samples, seed)
-    shown = (
-        None if data is None else portrait.of_data(generator, data, energy, split=split, progress=progress)
-    )
     report = GeneratorReport(
         model=model.name if model.name != RUN_MODEL else f"{model.parent.name or '.'}/{model.name}",
         molecule=generator.molecule,
@@ -150,10 +161,8 @@ def find_data(model: Path) -> Path | None:
 def read_curves(path: Path) -> dict[str, Curve]:
     """Steps and values of all that a training has logged, by name; an unfinished last line is left out."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        whole = [line for line in file if line.endswith("\n")]
-    for row in csv.DictReader(whole):
-        curves.setdefault(row["name"], []).append((int(row["step"]), float(row["value"])))
+    for step, name, value in read_log(path):
+        curves.setdefault(name, []).append((step, value))
     return {name: (np.array([s for s, _ in c]), np.array([v for _, v in c])) for name, c in curves.items()}
 
 

@@ -6,37 +6,26 @@ result is there is not done again, and one that was stopped goes on or is repeat
 
 from __future__ import annotations
 
-import json
-import math
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from knotflow.analysis.evaluation import evaluate as measure
 from knotflow.analysis.observations import Progress
-from knotflow.dynamics.protocol import DRIFT, RECORD, DynamicsConfig, run_in
+from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
-from knotflow.experiments.generator_report import (
-    METRICS,
-    RUN_MODEL,
-    check_tools,
-    is_evaluation_of,
-    write_report,
-)
+from knotflow.experiments.generator_report import check_tools, is_evaluation_of, write_report
 from knotflow.experiments.motion import frames_of, on_flow
+from knotflow.experiments.quickstart_job import Quickstart
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint, notes
 from knotflow.flows.sampling import Sampler
 from knotflow.journal import only_writer
-from knotflow.physics import MolecularSystem, OpenMMEnergy, Simulation, SimulationPlan, TorchForceField, ala2
+from knotflow.physics import MolecularSystem, TorchForceField
 from knotflow.physics.samples import SampleWriter, read_samples
-from knotflow.physics.summary import Average, summarise
-from knotflow.report.verdicts import Level, judge
-from knotflow.training.logs import read_log
-from knotflow.training.molecules import MoleculeTraining, train_generator
+from knotflow.training.molecules import train_generator
+from knotflow.training.progress import Progress as TrainingProgress
 
 Tell = Callable[[float], None]
 """Told which part of a step is done, from 0 to 1."""
@@ -47,122 +36,6 @@ COMPILING: Final = 0.3
 """Part of the simulation's time, about, that passes before its first report."""
 PREPARING: Final = 0.1
 """The same for the training: coordinates and scores of the data, densities of single coordinates."""
-AGREE: Final = 2.0
-"""Standard errors up to which two numbers count as equal."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much of everything."""
-
-    plan: SimulationPlan
-    training: MoleculeTraining
-    samples: int
-    """To draw, for the file, the evaluation and the page alike."""
-    dynamics: DynamicsConfig
-    seconds: tuple[float, ...]
-    """What the steps take on two idle cores, roughly: where an estimate of the time left begins."""
-    workers: int | None = None
-    """Processes for OpenMM and simulations; None: one for each core."""
-
-
-def full(seed: int = 0) -> Scale:
-    """Minutes.
-
-    Tempering gives phi > 0 the weight it has, which plain dynamics of this length does not. Exchanges also
-    bring fresh structures down the ladder, so that frames can be kept more often. 24 ladders of 8
-    temperatures make four tasks of 48 walkers, three vectors of 16. So few steps of training do not pay for
-    compilation, and more of them would learn the frames by heart.
-    """
-    return Scale(
-        SimulationPlan(
-            engine="torch",
-            method="tempering",
-            replicas=24,
-            frames=420,
-            interval=100,
-            equilibration=5_000,
-            highest_temperature=1000.0,
-            seed=seed,
-        ),
-        MoleculeTraining(preset="quick", forces=True, epochs=15.0, compile=False, seed=seed),
-        samples=5_000,
-        dynamics=DynamicsConfig(replicas=4, dt=5e-4, equilibration=0.2, production=0.5, every=10, seed=seed),
-        seconds=(110, 100, 5, 25, 60, 30),
-    )
-
-
-def smoke(seed: int = 0) -> Scale:
-    """Less than a minute: all parts work, and the numbers mean nothing."""
-    return Scale(
-        SimulationPlan(
-            replicas=1, frames=120, interval=10, equilibration=10, highest_temperature=1000.0, seed=seed
-        ),
-        MoleculeTraining(preset="quick", forces=True, epochs=2.0, compile=False, seed=seed),
-        samples=200,
-        dynamics=DynamicsConfig(
-            replicas=2, dt=5e-4, equilibration=0.005, production=0.01, every=5, seed=seed
-        ),
-        seconds=(4, 8, 1, 4, 1, 12),
-        workers=1,
-    )
-
-
-SCALES: Final[Mapping[str, Callable[[int], Scale]]] = {"full": full, "smoke": smoke}
-
-
-@dataclass(frozen=True)
-class Quickstart:
-    """Where it happens, and how much of it.
-
-    The folder is that of a training run: all commands on trained models take it.
-    """
-
-    folder: Path
-    scale: Scale
-
-    @property
-    def data(self) -> Path:
-        """The simulation."""
-        return self.folder / "ala2.h5"
-
-    @property
-    def model(self) -> Path:
-        """The trained model."""
-        return self.folder / RUN_MODEL
-
-    @property
-    def samples(self) -> Path:
-        """Samples of the model, with weights."""
-        return self.folder / "samples.h5"
-
-    @property
-    def metrics(self) -> Path:
-        """The evaluation."""
-        return self.folder / METRICS
-
-    @property
-    def motion(self) -> Path:
-        """The folder of the dynamics."""
-        return self.folder / "dynamics"
-
-    @property
-    def page(self) -> Path:
-        """The page."""
-        return self.folder / "report.html"
-
-    @property
-    def seed(self) -> int:
-        """Of all random numbers."""
-        return self.scale.plan.seed
-
-    def simulation(self) -> Simulation:
-        """The simulation as far as it is; refuses a file that was begun otherwise."""
-        return Simulation(self.data, ala2(), self.scale.plan, self.scale.workers)
-
-    def energy(self) -> OpenMMEnergy:
-        """The force field of the molecule."""
-        return OpenMMEnergy(MolecularSystem.parse(notes(self.model)["molecule"]), self.scale.workers)
 
 
 @dataclass(frozen=True)
@@ -199,28 +72,10 @@ def train(job: Quickstart, tell: Tell) -> None:
     def energy(system: MolecularSystem) -> TorchForceField:
         return TorchForceField(system, compiled=False)
 
-    with _followed(job.folder, lambda part: tell(PREPARING + (1 - PREPARING) * part)):
-        train_generator(job.data, job.folder, job.scale.training, energy=energy, progress=False)
+    def told(now: TrainingProgress) -> None:
+        tell(PREPARING + (1 - PREPARING) * now.step / now.steps)
 
-
-@contextmanager
-def _followed(folder: Path, tell: Tell) -> Iterator[None]:
-    """Tell how far the training in a folder is, by what it logs, while the block runs."""
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(1.0):
-            with suppress(OSError, ValueError, LookupError):  # not there yet
-                steps = json.loads((folder / "config.json").read_text(encoding="utf-8"))["training"]["steps"]
-                tell(read_log(folder / "log.csv")[-1][0] / steps)
-
-    thread = threading.Thread(target=follow, name="follow the training", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    train_generator(job.data, job.folder, job.scale.training, energy=energy, progress=False, told=told)
 
 
 def is_sampled(job: Quickstart) -> bool:
@@ -382,77 +237,3 @@ def run(job: Quickstart, watcher: Watcher) -> int:
                 made += 1
             watcher.end(number)
     return made
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What came out, as far as the last lines tell of it."""
-
-    metrics: Mapping[str, Any]
-    """What the evaluation wrote."""
-    drift: Mapping[str, Any]
-    """What the dynamics wrote."""
-    simulated: Average
-    """F(phi > 0) - F(phi < 0) in kT of all frames; infinite if only one side was visited."""
-
-
-def facts(job: Quickstart) -> Facts:
-    """Read them from the files."""
-    (left,) = summarise(job.data).left_handed.values()
-    metrics, drift = (
-        json.loads(file.read_text(encoding="utf-8")) for file in (job.metrics, job.motion / DRIFT)
-    )
-    return Facts(metrics, drift, side_difference(left))
-
-
-def side_difference(left: Average) -> Average:
-    r"""F(phi > 0) - F(phi < 0) in kT from the fraction p of phi > 0: $\log((1 - p)/p)$."""
-    p = left.mean
-    if not 0 < p < 1:
-        return Average(math.inf if p <= 0 else -math.inf, math.nan)
-    return Average(math.log((1 - p) / p), left.error / (p * (1 - p)))
-
-
-def lines(job: Quickstart, found: Facts) -> dict[str, str]:
-    """Five sentences: what was learned, how good it is (two), where to look, and what to do next."""
-    about, drift = found.metrics["about"], found.drift
-    frames, atoms = about["data"]["frames_in_file"], about["atoms"]
-    verdicts = {verdict.subject: verdict for verdict in judge(found.metrics)}
-    weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
-    if weights.level is Level.POOR:
-        worth = f"{worth}; {weights.sentence}"
-    force = _average(found.metrics["measures"], "force_error_1e4")
-    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.mean) else "not known"
-    whole, production = drift["replicas"] - drift["broken"], drift["about"]["config"]["production"]
-    return {
-        "Learned": f"the Boltzmann distribution of alanine dipeptide at {about['temperature']:g} K, from "
-        f"{frames:,} frames of a simulation and the forces on its {atoms} atoms.",
-        "Samples": f"{worth}; {_free_energy(found)}.",
-        "Forces": f"squared error (FME) {error} on frames not seen in training; {whole} of "
-        f"{drift['replicas']} molecules stayed whole for {production:g} ps on the learned energy.",
-        "Look at": f"{job.page}, in a browser; {job.samples} has the samples and their weights.",
-        "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a viewer of molecules; "
-        "docs/tutorials/first.md has all steps one by one, and says how to make them better.",
-    }
-
-
-def _free_energy(found: Facts) -> str:
-    """F(phi > 0) - F(phi < 0) by weighted samples, and by the simulation."""
-    residue: Mapping[str, Any] = next(iter(found.metrics["residues"].values()), {})
-    ours, theirs = _average(residue, "side_difference_reweighted"), found.simulated
-    name = "F(phi>0) - F(phi<0)"
-    if not math.isfinite(theirs.mean):
-        return f"{name} is not known, as the simulation never changed sides"
-    if not math.isfinite(ours.mean):
-        return f"{name} is {theirs} kT in the simulation, and not known from samples"
-    spread = math.hypot(*(0.0 if math.isnan(part.error) else part.error for part in (ours, theirs)))
-    near = abs(ours.mean - theirs.mean) <= AGREE * spread
-    verdict = "within error bars" if near else "more apart than error bars explain"
-    return f"{name} is {ours} kT reweighted, {theirs} kT in the simulation, {verdict}"
-
-
-def _average(measures: Mapping[str, Any], key: str) -> Average:
-    """Value and error of a measure; NaN for what is missing or, as JSON has it, null."""
-    found = (measures.get(key, {}).get(part) for part in ("value", "error"))
-    value, error = (math.nan if number is None else float(number) for number in found)
-    return Average(value, error)

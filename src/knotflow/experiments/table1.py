@@ -18,9 +18,9 @@ from knotflow.errors import TrainingError
 from knotflow.files import write_atomically
 from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
+from knotflow.log_file import read_log
 from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField, trajectory
 from knotflow.training.checkpoint import read_checkpoint
-from knotflow.training.logs import read_log
 from knotflow.training.molecules import MoleculeTraining, Split, train_generator
 
 Say = Callable[[str], None]
@@ -70,7 +70,11 @@ class Scale:
     compile: bool = True
 
 
-SCALES: Final = {"small": Scale(), "paper": Scale(frames=900_000)}
+SCALES: Final = {
+    "smoke": Scale(epochs=2.0, samples=100, bins=4, compile=False),
+    "small": Scale(),
+    "paper": Scale(frames=900_000),
+}
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,15 @@ def check_data(data: Path, scale: Scale) -> None:
             f"the scale paper needs {scale.frames:,} training frames, {data} has {n_train:,}; make them with "
             "`knotflow simulate --out data/ala2-paper.h5 --engine torch --ns 1000`, or use --scale small."
         )
+
+
+def model_of(folder: Path, row: str) -> tuple[Task, Path] | None:
+    """The model that stands for a row: of seed 0, our recipe before others; None if there is none."""
+    for task in (Task(row, 0), Task(row, 0, True)):
+        file = folder / task.folder / "model.safetensors"
+        if file.is_file():
+            return task, file
+    return None
 
 
 def read_results(folder: Path, scale: Scale) -> list[Result]:

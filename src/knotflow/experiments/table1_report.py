@@ -224,13 +224,13 @@ def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
 
 def _json(lines: Sequence[Line], results: Sequence[Result], about: Mapping[str, Any]) -> bytes:
     content = {**about, "table": [asdict(x) for x in lines], "runs": [asdict(x) for x in results]}
-    return (json.dumps(_finite(content), indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(finite(content), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _finite(tree: Any) -> Any:
+def finite(tree: Any) -> Any:
     """Null for numbers that JSON does not have."""
     if isinstance(tree, dict):
-        return {key: _finite(value) for key, value in tree.items()}
+        return {key: finite(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_finite(value) for value in tree]
+        return [finite(value) for value in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree

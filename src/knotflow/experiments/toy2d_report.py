@@ -25,6 +25,7 @@ from knotflow.experiments.toy2d import (
     read_results,
 )
 from knotflow.files import write_atomically
+from knotflow.log_file import read_log
 from knotflow.physics import Rings
 from knotflow.report.fields import (
     AccumulationPanel,
@@ -36,9 +37,9 @@ from knotflow.report.fields import (
 )
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page, write_page
 from knotflow.report.plots import new_figure, save
-from knotflow.training.logs import read_log
 
-FIGURES = {"interval": "figure1.png", "circle": "figure5.png"}
+NUMBERS = {"interval": 1, "circle": 5}
+"""Of the figures."""
 SMOOTHED = 50
 """Logged losses that are averaged in a curve."""
 
@@ -112,13 +113,13 @@ def write_report(folder: Path, scale: str) -> Path:
     if not results:
         raise ValueError(f"{folder} holds no finished scenario; run: knotflow reproduce toy2d --out {folder}")
     sections = [_table(results, scale)]
-    sections += [
-        _fields(folder, results, domain, SCALES[scale].picture)
-        for domain in DOMAINS
-        if any(r.domain == domain for r in results)
-    ]
-    maps = _accumulation(folder, results)
-    sections += [maps] if maps else []
+    for domain in DOMAINS:
+        picture = draw_domain(folder, results, domain, SCALES[scale].picture)
+        if picture is not None:
+            sections.append(Section(f"Figure {NUMBERS[domain]}: {domain}", pictures=[picture]))
+    maps = draw_learned_maps(folder, results)
+    if maps is not None:
+        sections.append(Section("Figure 2: learned transformations", pictures=[maps]))
     sections.append(_curves(folder, results))
     write_atomically(folder / "results.json", _json(results))
     write_atomically(folder / "results.csv", _csv(results))
@@ -155,7 +156,10 @@ def _table(results: Sequence[Result], scale: str) -> Section:
     )
 
 
-def _fields(folder: Path, results: Sequence[Result], domain: str, grid: int) -> Section:
+def draw_domain(folder: Path, results: Sequence[Result], domain: str, grid: int) -> Picture | None:
+    """Figure 1 or 5, saved in the folder; None if there are no results on the domain."""
+    if not any(r.domain == domain for r in results):
+        return None
     energy = Rings(periodic=domain == "circle")
     log_z = log_normaliser(energy, points=1000)
     truth = field(lambda x: -energy.energy(x) - log_z, energy.force, grid)
@@ -163,18 +167,18 @@ def _fields(folder: Path, results: Sequence[Result], domain: str, grid: int) -> 
     for r in results:
         if r.domain == domain:
             panels.append(FieldPanel(MODELS[r.model], *learned_field(folder, r.model, domain, grid)))
-    path = folder / FIGURES[domain]
+    path = folder / f"figure{NUMBERS[domain]}.png"
     save(draw_fields(panels), path)
-    number = {"interval": 1, "circle": 5}[domain]
     caption = (
-        f"Figure {number}: density (above) and force field (below) on the {domain}. Colours share one "
-        "scale; a force that is not continuous shows as sharp lines."
+        f"Figure {NUMBERS[domain]}: density (above) and force field (below) on the {domain}. Colours share "
+        "one scale; a force that is not continuous shows as sharp lines."
     )
     alt = f"Densities and force fields of the truth and of {len(panels) - 1} flows on the {domain}"
-    return Section(f"Figure {number}: {domain}", pictures=[Picture(path, alt, caption)])
+    return Picture(path, alt, caption)
 
 
-def _accumulation(folder: Path, results: Sequence[Result]) -> Section | None:
+def draw_learned_maps(folder: Path, results: Sequence[Result]) -> Picture | None:
+    """Figure 2, saved in the folder; None if there is no B-spline among the results."""
     panels = [
         AccumulationPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
         for domain in DOMAINS
@@ -189,7 +193,7 @@ def _accumulation(folder: Path, results: Sequence[Result]) -> Section | None:
         "apply to 25 samples. On the circle the slopes at both ends agree."
     )
     alt = "Learned spline maps of the unit interval and of the circle"
-    return Section("Figure 2: learned transformations", pictures=[Picture(path, alt, caption)])
+    return Picture(path, alt, caption)
 
 
 def _curves(folder: Path, results: Sequence[Result]) -> Section:

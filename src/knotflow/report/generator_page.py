@@ -27,7 +27,6 @@ from knotflow.report.dynamics import number as with_error
 from knotflow.report.fields import Curve, draw_curves
 from knotflow.report.molecule_view import MoleculeView, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
-from knotflow.report.page_parts import with_parts
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
 
@@ -83,7 +82,7 @@ def write_generator_page(report: GeneratorReport, path: Path) -> None:
 
 def render_generator_page(report: GeneratorReport) -> str:
     """The page as HTML that refers to nothing outside of it."""
-    return with_parts(render_page(_page(report)), report.verdicts(), _view(report))
+    return render_page(_page(report), "generator.html.j2", verdicts=report.verdicts(), view=_view(report))
 
 
 def _page(report: GeneratorReport) -> Page:

@@ -20,6 +20,7 @@ from knotflow.report.plots import MapPanel, draw_maps, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 Floats = NDArray[np.float64]
 
@@ -63,17 +64,8 @@ def draw_ramachandran(title: str, angles: Floats, weight: Floats | None = None) 
     with np.errstate(invalid="ignore", divide="ignore"):
         density = counts / counts.sum() * (RAMACHANDRAN_BINS / 360) ** 2
     density = np.where(density > 0, density, np.nan)
-    image = axis.imshow(
-        density.T,
-        origin="lower",
-        extent=(-180, 180, -180, 180),
-        aspect="auto",
-        cmap="viridis_r",
-        norm=LogNorm(*DENSITIES, clip=True),
-        interpolation="nearest",
-    )
+    image = _torsion_image(axis, density, cmap="viridis_r", norm=LogNorm(*DENSITIES, clip=True))
     _bar(axis, image, "density, 1/degree²")
-    _torsion_axes(axis)
     return figure
 
 
@@ -105,16 +97,7 @@ def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
     """The free energy on (phi, psi) in colours and, unless it is noise, contours 2 kT apart."""
     figure, axis = _square(title)
     value = profile.value - floor
-    image = axis.imshow(
-        value.T,
-        origin="lower",
-        extent=(-180, 180, -180, 180),
-        aspect="auto",
-        cmap="viridis",
-        vmin=0,
-        vmax=HIGHEST,
-        interpolation="nearest",
-    )
+    image = _torsion_image(axis, value, cmap="viridis", vmin=0, vmax=HIGHEST)
     middle = np.degrees(profile.middle)
     # Lines through noise would only confuse.
     if np.isfinite(profile.error).any() and np.nanmedian(profile.error) < NOISE:
@@ -124,28 +107,17 @@ def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
         )  # fmt: skip
         axis.clabel(lines, fontsize=6, fmt="%g")
     _bar(axis, image, "F, kT", extend="max")
-    _torsion_axes(axis)
     return figure
 
 
 def draw_surface_error(title: str, profile: Profile) -> Figure:
     """Standard errors of the free energy on (phi, psi); crosses where it is known without one."""
     figure, axis = _square(title)
-    image = axis.imshow(
-        profile.error.T,
-        origin="lower",
-        extent=(-180, 180, -180, 180),
-        aspect="auto",
-        cmap="Greys",
-        vmin=0,
-        vmax=LARGEST_ERROR,
-        interpolation="nearest",
-    )
+    image = _torsion_image(axis, profile.error, cmap="Greys", vmin=0, vmax=LARGEST_ERROR)
     i, j = np.nonzero(np.isfinite(profile.value) & ~np.isfinite(profile.error))
     middle = np.degrees(profile.middle)
     axis.plot(middle[i], middle[j], linestyle="", marker="x", markersize=2.2, color="0.35", mew=0.5)
     _bar(axis, image, "standard error, kT", extend="max")
-    _torsion_axes(axis)
     return figure
 
 
@@ -272,12 +244,23 @@ def _bar(axis: Axes, image: Any, label: str, **options: Any) -> None:
     bar.ax.tick_params(labelsize=8)
 
 
-def _torsion_axes(axis: Axes) -> None:
+def _torsion_image(axis: Axes, values: Floats, **colours: Any) -> AxesImage:
+    """Values on bins of (phi, psi), which they are numbered by, in colours over axes in degrees."""
+    image = axis.imshow(
+        values.T,
+        origin="lower",
+        extent=(-180, 180, -180, 180),
+        aspect="auto",
+        interpolation="nearest",
+        **colours,
+    )
+    # Contours and crosses that come later do not move these limits.
     axis.set(xlim=(-180, 180), ylim=(-180, 180), box_aspect=1, xlabel="phi, degrees", ylabel="psi, degrees")
     axis.set_xticks(DEGREES)
     axis.set_yticks(DEGREES)
     axis.tick_params(labelsize=8)
     axis.set_facecolor("white")
+    return image
 
 
 def _finish(axis: Axes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Any, Final
 
 from knotflow.extras import optional
 from knotflow.files import write_atomically
@@ -128,8 +128,14 @@ class Page:
     sections: Sequence[Section] = ()
 
 
-def render_page(page: Page) -> str:
+def render_page(page: Page, template: str = "page.html.j2", **parts: Any) -> str:
     """The page as HTML that refers to nothing outside of it.
+
+    Args:
+        page: The page.
+        template: Of the folder ``templates``; one that extends ``page.html.j2`` fills its blocks: ``style``,
+            ``top`` (ahead of all sections) and ``script``.
+        parts: What that template shows besides.
 
     Raises:
         ValueError: if a picture is not a PNG.
@@ -145,9 +151,10 @@ def render_page(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(cell=format_cell, base64=_base64, size=_size)
-    return environment.get_template("page.html.j2").render(page=page)
+    return environment.get_template(template).render(page=page, **parts)
 
 
 def write_page(page: Page, path: Path) -> None:

@@ -12,6 +12,7 @@ from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
 from knotflow.training.own_samples import OwnSamples, Pool
+from knotflow.training.progress import Progress
 from knotflow.training.run import fit, make_loss
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Mix",
     "OwnSamples",
     "Pool",
+    "Progress",
     "ReverseKL",
     "Term",
     "TrainingConfig",

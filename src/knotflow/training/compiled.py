@@ -11,7 +11,7 @@ from knotflow.training.objectives import Batch, Mix, Term, View
 
 
 class CompiledLoss:
-    r"""A `Mix` by compiled transforms, see `knotflow.flows.layerwise`.
+    r"""A `Mix` by compiled couplings, see `knotflow.flows.layerwise`.
 
     Terms of the score give the direction $v = \nabla_s \ell$ in which the log-density is differentiated;
     their gradient in the weights is that of the directional derivative. The result has the value and the

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,10 @@ from rich.progress import (
 )
 
 from knotflow.files import write_atomically
-from knotflow.training.module import FlowModule
+from knotflow.log_file import as_text, read_log
+from knotflow.training.module import flow_module
+
+__all__ = ["CsvLog", "ProgressLine", "read_log"]
 
 
 class CsvLog(Logger):
@@ -36,11 +37,7 @@ class CsvLog(Logger):
         super().__init__()
         self.path = path
         kept = [row for row in read_log(path) if row[0] <= resume_at] if resume_at else []
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(["step", "name", "value"])
-        writer.writerows(kept)
-        write_atomically(path, text.getvalue().encode())
+        write_atomically(path, as_text(kept, header=True).encode())
 
     @property
     def name(self) -> str:
@@ -56,20 +53,8 @@ class CsvLog(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerows([step, name, repr(value)] for name, value in metrics.items())
-
-
-def read_log(path: Path) -> list[tuple[int, str, float]]:
-    """Rows (step, name, value) of a log; an unfinished last line is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    with path.open(newline="") as file:
-        for line in file:
-            if line.endswith("\n"):
-                rows += list(csv.reader([line]))
-    return [(int(step), name, float(value)) for step, name, value in rows[1:]]
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            file.write(as_text((step or 0, name, value) for name, value in metrics.items()))
 
 
 class ProgressLine(pl.Callback):
@@ -97,7 +82,7 @@ class ProgressLine(pl.Callback):
         self.task: TaskID | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        module = _flow_module(pl_module)
+        module = flow_module(pl_module)
         start = trainer.datamodule.first_step  # type: ignore[attr-defined]
         first = "compiling the loss" if module.loss.compiled else ""
         if first and not self.console.is_terminal:
@@ -110,11 +95,10 @@ class ProgressLine(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        module = _flow_module(pl_module)
+        module = flow_module(pl_module)
         done, steps = module.step + 1, module.config.steps
         if done % module.config.log_every == 0 or done == steps:
-            shown = {name: float(value) for name, value in module.values.items()} | module.watched
-            losses = "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
+            losses = "  ".join(f"{name} {value:.5g}" for name, value in module.latest.items())
             if self.task is not None:
                 self.progress.update(self.task, completed=done, losses=losses)
             if not self.console.is_terminal and done % max(1, steps // 10) < module.config.log_every:
@@ -127,9 +111,3 @@ class ProgressLine(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         self.progress.stop()
-
-
-def _flow_module(module: pl.LightningModule) -> FlowModule:
-    if not isinstance(module, FlowModule):
-        raise TypeError(f"expected a FlowModule, got {type(module).__name__}.")
-    return module

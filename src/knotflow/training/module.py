@@ -88,6 +88,11 @@ class FlowModule(pl.LightningModule):
             raise TypeError(f"expected a Flow, got {type(model).__name__}.")
         return model
 
+    @property
+    def latest(self) -> dict[str, float]:
+        """`values` and `watched` as plain numbers."""
+        return {name: float(value) for name, value in self.values.items()} | self.watched
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.optimizer
 
@@ -188,6 +193,13 @@ class FlowModule(pl.LightningModule):
         plain = {name: float(value) for name, value in values.items()}
         for logger in self.loggers:
             logger.log_metrics(plain, step=self.step + 1)
+
+
+def flow_module(module: pl.LightningModule) -> FlowModule:
+    """What a callback is given, under its own type."""
+    if not isinstance(module, FlowModule):
+        raise TypeError(f"expected a FlowModule, got {type(module).__name__}.")
+    return module
 
 
 def average_weight(decay: float, updates: int) -> float:

@@ -27,6 +27,7 @@ from knotflow.physics.energy import cut
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share
+from knotflow.training.progress import Told
 from knotflow.training.run import fit
 
 BLOCKS = 10
@@ -232,6 +233,7 @@ def train_generator(
     energy: Callable[[Any], MolecularEnergy] | None = None,
     progress: bool = True,
     title: str = "training",
+    told: Told | None = None,
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
 
@@ -246,6 +248,7 @@ def train_generator(
             samples of the model are weighted and the reverse divergence is computed; None: nothing of it.
         progress: whether to show the progress.
         title: what the progress says.
+        told: called with a `Progress` as training goes on, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
     if choice.own_samples and energy is None:
@@ -278,6 +281,7 @@ def train_generator(
         notes={**generator.notes(), "split": split, "choice": choice.plain()},
         title=title,
         progress=progress,
+        told=told,
     )
     write_atomically(folder / "split.json", json.dumps(split, indent=2).encode())
     return BoltzmannGenerator(coordinates, flow, system.plain())

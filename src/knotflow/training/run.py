@@ -29,6 +29,7 @@ from knotflow.training.marginals import fit_marginals
 from knotflow.training.module import FlowModule, Monitor
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
 from knotflow.training.own_samples import Own
+from knotflow.training.progress import Telling, Told
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -47,6 +48,7 @@ def fit(
     notes: dict[str, Any] | None = None,
     title: str = "training",
     progress: bool = True,
+    told: Told | None = None,
 ) -> Flow:
     """Train a flow and return the result, which is also saved as ``folder/model.safetensors``.
 
@@ -70,6 +72,8 @@ def fit(
         notes: what to note in the model file besides, anything JSON can hold.
         title: what the progress line says.
         progress: whether to show one.
+        told: called with a `Progress` when training begins, every ``log_every`` steps, and at the end; not
+            at all if the run is finished already.
 
     Raises:
         ValueError: if data and configuration do not fit, or the folder holds another run.
@@ -118,6 +122,8 @@ def fit(
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]
         if progress:
             callbacks.append(ProgressLine(title))
+        if told is not None:
+            callbacks.append(Telling(told))
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")

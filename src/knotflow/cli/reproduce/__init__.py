@@ -1,0 +1,31 @@
+"""``knotflow reproduce``: the figures and tables of the paper, one file a command."""
+
+from __future__ import annotations
+
+import typer
+
+from knotflow.cli import exact
+from knotflow.cli.reproduce import dynamics, engines, everything, mixed5d, table1, toy2d
+
+app = typer.Typer(no_args_is_help=True)
+app.command("all")(everything.everything)
+app.command()(toy2d.toy2d)
+app.command()(table1.table1)
+app.command()(dynamics.dynamics)
+app.command("exact")(exact.reproduce)
+app.command()(mixed5d.mixed5d)
+app.command()(engines.engines)
+
+
+@app.callback()
+def _group() -> None:
+    """Reproduce figures and tables of Hong & Chun (AAAI 2023), and what goes beyond them.
+
+    `all` puts the whole paper on one page; toy2d, table1 and dynamics make parts of it. The others
+    have no counterpart in the paper. All go on where they stopped when they are run again.
+
+    Examples:
+        knotflow reproduce all --scale smoke
+
+        knotflow reproduce all --data data/ala2.h5
+    """

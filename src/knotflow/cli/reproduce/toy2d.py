@@ -1,0 +1,97 @@
+"""``knotflow reproduce toy2d``: rings, figures 1, 2 and 5."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from knotflow.cli.model import TransformName
+from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.reproduce.common import ScaleName, stoppable
+from knotflow.cli.settings import ConfigOption, kept
+
+
+class DomainName(StrEnum):
+    """Domains of the toy example."""
+
+    interval = "interval"
+    circle = "circle"
+
+
+class Preset(StrEnum):
+    """Which flows."""
+
+    paper = "paper"
+    best = "best"
+
+
+def toy2d(
+    ctx: typer.Context,
+    scale: Annotated[
+        ScaleName,
+        typer.Option(
+            help="smoke: seconds, only to see that all works; small: minutes; paper: 8,000 steps each."
+        ),
+    ] = ScaleName.small,
+    preset: Annotated[
+        Preset,
+        typer.Option(help="paper: four couplings for each transform; best: our own flow, as one more row."),
+    ] = Preset.paper,
+    model: Annotated[
+        list[TransformName] | None, typer.Option(help="Only this transform; may be repeated.")
+    ] = None,
+    domain: Annotated[
+        list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; by default runs/toy2d-SCALE.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train B-spline, RQ-spline and smooth flows on rings: figures 1, 2 and 5, and exact errors.
+
+    Run again, it goes on where it stopped; table and page show everything finished in the folder.
+
+    Examples:
+        knotflow reproduce toy2d --scale smoke
+
+        knotflow reproduce toy2d --scale paper --model bspline --domain circle
+
+        knotflow reproduce toy2d --scale paper --preset best
+    """
+    from knotflow.experiments import toy2d as experiment
+    from knotflow.experiments import toy2d_report as report
+
+    if preset is Preset.best and model:
+        raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
+    report.check_tools()
+    folder = out or Path("runs") / f"toy2d-{scale.value}"
+    models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
+    output = Output(as_json=as_json, quiet=quiet)
+    with stoppable(output), kept(ctx, folder / "toy2d.toml"):
+        for where in domain or list(DomainName):
+            for which in models:
+                experiment.run_scenario(
+                    which,
+                    where.value,
+                    experiment.SCALES[scale.value],
+                    folder / f"{which}-{where.value}",
+                    seed=seed,
+                    say=output.tell,
+                    progress=not quiet,
+                )
+    page = report.write_report(folder, scale.value)
+    table = Table(*(report.COLUMNS[i] for i in report.BRIEF), title=f"rings, scale {scale.value}")
+    results = experiment.read_results(folder)
+    for row in report.rows(results):
+        table.add_row(*(str(row[i]) for i in report.BRIEF))
+    output.document({"page": page, "results": results})
+    output.show(table)
+    output.say(f"Figures, table and explanations: {page}")

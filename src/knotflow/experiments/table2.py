@@ -1,0 +1,137 @@
+"""Table 2: how long the flows of Table 1 take for a sample, in both directions."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from knotflow.files import write_atomically
+from knotflow.flows import Flow
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.io import fingerprint
+
+Say = Callable[[str], None]
+
+FILE: Final = "table2.json"
+FAMILIES: Final = {"rq": "RQ-spline", "smooth": "Smooth", "bspline": "B-spline"}
+"""Rows of the table, in the order of the paper."""
+BATCH: Final = 1_000
+"""Samples at a time."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A row of the table: milliseconds per sample, mean and two standard errors over repeats."""
+
+    family: str
+    """A key of `FAMILIES`."""
+    parameters: int
+    reverse: tuple[float, float]
+    """From the base distribution to a sample and its log-density."""
+    forward: tuple[float, float]
+    """From a sample to its log-density."""
+    samples: int
+    """Of each repeat."""
+    repeats: int
+    threads: int
+    model: str
+    """Fingerprint of the model file."""
+
+
+PAPER: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
+    "rq": ((0.59, 0.01), (0.49, 0.01)),
+    "smooth": ((19.8, 0.26), (0.64, 0.01)),
+    "bspline": ((1.12, 0.02), (0.72, 0.01)),
+}
+"""Table 2 of Hong & Chun (AAAI 2023), reverse and forward, on an RTX 3090; to compare with."""
+
+
+def run(
+    models: Mapping[str, Path], folder: Path, samples: int, repeats: int, *, say: Say = print
+) -> list[Runtime]:
+    """Time what has not been timed yet, and keep it in ``table2.json`` in a folder.
+
+    Args:
+        models: Model files by family.
+        folder: Where.
+        samples: Samples of each repeat.
+        repeats: How often.
+        say: Told what is timed.
+    """
+    kept, found = read(folder / FILE), []
+    for family in FAMILIES:
+        if family not in models:
+            continue
+        known = kept.get(family)
+        if known is None or (known.model, known.samples, known.repeats) != (
+            fingerprint(models[family]),
+            samples,
+            repeats,
+        ):
+            say(f"{FAMILIES[family]}: {repeats} times {samples:,} samples, there and back")
+            known = measure(family, models[family], samples, repeats)
+            kept[family] = known
+            content = {name: asdict(runtime) for name, runtime in kept.items()}
+            write_atomically(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+        found.append(known)
+    return found
+
+
+def read(file: Path) -> dict[str, Runtime]:
+    """What has been timed, by family."""
+    if not file.exists():
+        return {}
+    found = json.loads(file.read_text())
+    return {
+        family: Runtime(**{**row, "reverse": tuple(row["reverse"]), "forward": tuple(row["forward"])})
+        for family, row in found.items()
+    }
+
+
+def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
+    """Time the flow of a model, without the step from internal to Cartesian coordinates."""
+    flow = BoltzmannGenerator.load(model).flow
+    times = time_flow(flow, samples, repeats)
+    return Runtime(
+        family=family,
+        parameters=sum(p.numel() for p in flow.parameters()),
+        reverse=spread([1e3 * reverse / samples for reverse, _ in times]),
+        forward=spread([1e3 * forward / samples for _, forward in times]),
+        samples=samples,
+        repeats=repeats,
+        threads=torch.get_num_threads(),
+        model=fingerprint(model),
+    )
+
+
+@torch.no_grad()
+def time_flow(flow: Flow, samples: int, repeats: int) -> list[tuple[float, float]]:
+    """Seconds for so many samples, drawn with their log-densities, and for their log-densities alone.
+
+    One batch goes ahead that is not counted.
+    """
+    counts = [min(BATCH, samples - first) for first in range(0, samples, BATCH)]
+    flow.log_prob(flow.sample(counts[-1]))
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        drawn = [flow.sample_and_log_prob(n)[0] for n in counts]
+        there = time.perf_counter()
+        for x in drawn:
+            flow.log_prob(x)
+        times.append((there - began, time.perf_counter() - there))
+    return times
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Mean and two standard errors, NaN of a single value."""
+    error = 2 * float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return float(np.mean(values)), error

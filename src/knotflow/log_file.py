@@ -1,0 +1,44 @@
+"""The file ``log.csv`` of a training, as rows. It takes no more than Python, so all layers can read it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+Row = tuple[int, str, float]
+"""Step, name, value."""
+COLUMNS: Final = ("step", "name", "value")
+
+
+def read_log(path: Path) -> list[Row]:
+    """Rows (step, name, value) of a log; an unfinished last line is left out.
+
+    Returns:
+        Nothing if there is no file.
+
+    Raises:
+        ValueError: if the file holds something else.
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(line for line in file if line.endswith("\n")))[1:]
+    try:
+        return [(int(step), name, float(value)) for step, name, value in rows]
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must hold rows of step, name and value, and is damaged ({error}); remove it."
+        ) from None
+
+
+def as_text(rows: Iterable[Row], *, header: bool = False) -> str:
+    """Rows as lines of a log, every number with all its digits."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    if header:
+        writer.writerow(COLUMNS)
+    writer.writerows((step, name, repr(value)) for step, name, value in rows)
+    return text.getvalue()
