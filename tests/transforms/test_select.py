@@ -1,4 +1,4 @@
-"""``at(x, select(x, raw))`` is ``forward(x, raw)``: the same map, in two steps that compile apart."""
+"""`select` and `at` are `forward`, and `select_inverse` and `inverse_at` are `inverse`, in two steps each."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,10 @@ ON_KNOTS = slice(2, 50)
 
 def in_two_steps(f: kf.Transform) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return lambda x, raw: f.at(x, f.select(x, raw))
+
+
+def back_in_two_steps(f: kf.Transform) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return lambda y, raw: f.inverse_at(y, f.select_inverse(y, raw))
 
 
 def everywhere(f: kf.Transform, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -64,6 +68,49 @@ def test_values_gradients_and_second_derivatives(name: str, dtype: torch.dtype) 
         assert b.isfinite().all()
         rows = smooth if number >= 2 else slice(None)
         torch.testing.assert_close(a[rows], b[rows], rtol=0, atol=tolerance * max(1.0, float(b.abs().max())))
+
+
+@EVERY
+@FLOATS
+def test_values_and_gradients_of_the_inverse(name: str, dtype: torch.dtype) -> None:
+    f = REGISTRY[name]
+    x, raw = everywhere(f, dtype)
+    y, log_slope = f.forward(x, raw)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-3
+    expected, found = derivatives(f.inverse, y, raw)[:4], derivatives(back_in_two_steps(f), y, raw)[:4]
+    # What rounding of an image changes of its preimage: much where the map is flat.
+    spread = torch.exp(-log_slope).clamp(min=1.0)
+    distance = found[0] - expected[0]
+    if isinstance(f.domain, kf.Circle):
+        distance = torch.remainder(distance + f.domain.length / 2, f.domain.length) - f.domain.length / 2
+    assert (distance.abs() <= tolerance * f.domain.length * spread).all()
+    smooth = torch.ones(N, dtype=torch.bool)
+    smooth[ON_KNOTS] = not isinstance(f, kf.BSpline)
+    for a, b in zip(found[1:], expected[1:], strict=True):
+        assert b.isfinite().all()
+        torch.testing.assert_close(
+            a[smooth], b[smooth], rtol=0, atol=tolerance * max(1.0, float(b.abs().max()))
+        )
+
+
+@EVERY
+def test_ends_and_parameters_of_the_inverse(name: str) -> None:
+    f = REGISTRY[name]
+    x, raw = draw(f, 24)
+    y, _ = f.forward(x, raw)
+    back = back_in_two_steps(f)
+    for points, parameters in (
+        (y, raw[0]),
+        (y, raw[:1]),
+        (y.reshape(2, 3, 4), raw[:4]),
+        (y[0], raw[0]),
+        (y[:0], raw[:0]),
+    ):
+        torch.testing.assert_close(
+            back(points, parameters), f.inverse(points, parameters), rtol=1e-8, atol=1e-9
+        )
+    with pytest.raises(ValueError, match="takes raw parameters"):
+        f.select_inverse(y, raw[:, :-1])
 
 
 @EVERY

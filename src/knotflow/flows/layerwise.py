@@ -145,7 +145,7 @@ def _forward(coupling: Coupling, z: Tensor, ladj: Tensor, context: Tensor | None
 
 def _inverse(coupling: Coupling, z: Tensor, ladj: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
     """Points (d, n) before a coupling, and all log-slopes so far, summed."""
-    return _through(coupling, lambda f, y, raw: f.inverse(y, raw), z, ladj, context)
+    return _through(coupling, _map_back, z, ladj, context)
 
 
 def _through(
@@ -194,7 +194,18 @@ def _map(f: Transform, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
             x, more = _map(part, x, own)
             ladj = ladj + more
         return x, ladj
-    return f.at(x, f.select(x.detach(), raw)) if _selects(f) else f.forward(x, raw)
+    return f.at(x, f.select(x.detach(), raw))
+
+
+def _map_back(f: Transform, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Preimage and log-slope of the inverse of points (members, n)."""
+    if isinstance(f, Chain):
+        ladj = torch.zeros_like(y)
+        for part, own in reversed(f.split(raw)):
+            y, more = _map_back(part, y, own)
+            ladj = ladj + more
+        return y, ladj
+    return f.inverse_at(y, f.select_inverse(y.detach(), raw))
 
 
 def _dual(

@@ -64,6 +64,15 @@ class Transform(ABC):
         """Map points with what `select` found for them: image and log-slope."""
         return self.forward(x, selected)
 
+    def select_inverse(self, y: Tensor, raw: Tensor) -> Tensor:
+        """What matters at images, as `select`: from it `inverse_at` maps them back."""
+        self._check(y, raw)
+        return raw
+
+    def inverse_at(self, y: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+        """Map images back with what `select_inverse` found: preimage and log-slope of the inverse."""
+        return self.inverse(y, selected)
+
     @abstractmethod
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Image and slope of points of ``[domain.low, domain.high]``."""
