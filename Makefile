@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-run: $(STAMP) ## see it work: simulate, train, sample, judge, a page (minutes)
+run: $(STAMP) ## see it work: simulate, train, sample, judge, a page (about eight minutes)
 	$(BIN)/knotflow $(RUN)
 
 test: lint ## lint, tests, and the documentation built strictly
