@@ -94,6 +94,13 @@ def test_reproduce_refuses_a_folder_of_another_seed(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "results.json").read_bytes() == before
 
 
+def test_python_runs_the_package(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "knotflow", "figure", "transforms", "--order", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (2, run(tmp_path, *command[3:]).stderr)
+    assert "Usage: python -m knotflow" in subprocess.check_output([*command[:3], "--help"], text=True)
+
+
 def test_help_and_version(tmp_path: Path) -> None:
     assert run(tmp_path, "--version").stdout.strip() == f"knotflow {kf.__version__}"
     for arguments in (
