@@ -10,7 +10,8 @@ import pytest
 from rich.table import Table
 
 import knotflow as kf
-from knotflow.cli.output import Output, plain
+from knotflow.cli.output import Output
+from knotflow.json_values import plain
 from knotflow.physics import trajectory
 from knotflow.physics.samples import read_samples
 from tests.analysis.generators import chain, chain_data, chain_generator

@@ -11,9 +11,10 @@ import torch
 from knotflow.analysis.ensembles import BINS, Ensemble
 from knotflow.dynamics import FlowEnergy
 from knotflow.dynamics.exact import ExactPlan
-from knotflow.experiments.exact import bin_deviations, plain, run, variation
+from knotflow.experiments.exact import bin_deviations, run, variation
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
+from knotflow.json_values import plain
 from knotflow.physics import MolecularSystem, TorchForceField, trajectory
 from knotflow.physics.summary import over_replicas
 from knotflow.physics.trajectory import Frames

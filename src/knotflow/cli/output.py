@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console, RenderableType
+
+from knotflow.json_values import plain
 
 PANEL: Final = "Output"
 
@@ -64,16 +63,3 @@ class Output:
 
 def _say(console: Console, sentence: str) -> None:
     console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-
-
-def plain(value: Any) -> Any:
-    """As JSON can hold it: dataclasses as objects, paths as strings, numbers that are not finite as null."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

@@ -21,8 +21,9 @@ from knotflow.experiments import (
     toy2d_report,
 )
 from knotflow.experiments.everything import SHOWN, Found
-from knotflow.experiments.table1_report import finite, number
+from knotflow.experiments.table1_report import number
 from knotflow.files import write_atomically
+from knotflow.json_values import plain
 from knotflow.physics import trajectory
 from knotflow.report import generator_plots as plots
 from knotflow.report.force_columns import ForceColumn, draw_force_columns
@@ -38,7 +39,7 @@ SIDES: Final = {"data": "test frames", "samples": "samples"}
 
 def write_report(found: Found) -> Path:
     """Write ``index.html`` and ``all.json`` into the folder of a job; returns the page."""
-    content = (json.dumps(finite(numbers(found)), indent=1, ensure_ascii=False) + "\n").encode()
+    content = (json.dumps(plain(numbers(found)), indent=1, ensure_ascii=False) + "\n").encode()
     write_atomically(found.job.out / NUMBERS, content)
     page = found.job.out / PAGE
     sections = [

@@ -14,9 +14,9 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from knotflow.analysis.ensembles import BINS, FEWEST, Agreement, Ensemble, agree
 from knotflow.analysis.observations import check_same_molecule
 from knotflow.dynamics.exact import ExactPlan, ExactRun, Progress, open_run
 from knotflow.files import write_atomically
+from knotflow.json_values import plain
 from knotflow.physics import MolecularEnergy, MolecularSystem, OpenMMEnergy, TorchForceField, trajectory
 from knotflow.physics.summary import Average, backbone_torsions
 from knotflow.report.exact import SampleSet, draw_comparison
@@ -127,7 +128,7 @@ def run(
             chains.run(target, progress)
     ours, theirs = read("chains", chains.path), read("dynamics", data)
     result = _result(chains, compare(ours, theirs))
-    write_atomically(out / "exact.json", (json.dumps(plain(asdict(result)), indent=1) + "\n").encode())
+    write_atomically(out / "exact.json", (json.dumps(plain(result), indent=1) + "\n").encode())
     deviations = result.comparison.deviations
     figure = draw_comparison(theirs.samples, ours.samples, np.array(deviations) if deviations else None)
     save(figure, out / "exact.png")
@@ -208,15 +209,6 @@ def variation(a: Ensemble, b: Ensemble, prefix: str) -> Variation:
         0.5 * sum(abs(one.mean - other.mean) for one, other in pairs),
         0.5 * NORMAL * sum(math.hypot(one.error, other.error) for one, other in pairs),
     )
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold: numbers that are not finite become None."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _result(chains: ExactRun, comparison: Comparison) -> Result:

@@ -13,6 +13,7 @@ import numpy as np
 
 from knotflow.experiments.table1 import MEASURES, ROWS, Result
 from knotflow.files import write_atomically
+from knotflow.json_values import plain
 from knotflow.report.plots import new_figure, save
 from knotflow.report.seeds import SeedGroup, draw_seeds
 
@@ -224,13 +225,4 @@ def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
 
 def _json(lines: Sequence[Line], results: Sequence[Result], about: Mapping[str, Any]) -> bytes:
     content = {**about, "table": [asdict(x) for x in lines], "runs": [asdict(x) for x in results]}
-    return (json.dumps(finite(content), indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def finite(tree: Any) -> Any:
-    """Null for numbers that JSON does not have."""
-    if isinstance(tree, dict):
-        return {key: finite(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [finite(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+    return (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode()

@@ -24,8 +24,6 @@ from knotflow.files import write_atomically
 from knotflow.log_file import as_text, read_log
 from knotflow.training.module import flow_module
 
-__all__ = ["CsvLog", "ProgressLine", "read_log"]
-
 
 class CsvLog(Logger):
     """Appends a row (step, name, value) for every number logged.
