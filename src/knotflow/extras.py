@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+MODULES: Final = {
+    "analysis": {"arviz-stats": "arviz_stats", "POT": "ot", "pymbar": "pymbar"},
+    "molecules": {
+        "h5py": "h5py",
+        "mdtraj": "mdtraj",
+        "openmm": "openmm",
+        "PeptideBuilder": "PeptideBuilder",
+        "tables": "tables",
+    },
+    "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
+    "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
+}
+"""Extras of knotflow that long work needs: names of their packages, and of the modules to import."""
+
+
+def need(work: str, *extras: str) -> None:
+    """Say at once, not after minutes, which packages some work lacks; nothing is imported.
+
+    Args:
+        work: What needs them, as in "the quickstart".
+        extras: Of `MODULES`.
+
+    Raises:
+        ModuleNotFoundError: with all that is missing, and the remedy.
+    """
+    missing = {
+        extra: [name for name, module in MODULES[extra].items() if importlib.util.find_spec(module) is None]
+        for extra in extras
+    }
+    names = [name for found in missing.values() for name in found]
+    if names:
+        lacking = ",".join(extra for extra in extras if missing[extra])
+        raise ModuleNotFoundError(
+            f"{', '.join(names)} missing for {work}; run: pip install 'knotflow[{lacking}]'"
+        )
 
 
 @contextmanager
@@ -22,5 +60,5 @@ def optional(product: str, package: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"{product} need {package}, which is not installed; run: pip install 'knotflow[{extra}]'"
+            f"{product} need {package}, not installed here; run: pip install 'knotflow[{extra}]'"
         ) from None

@@ -182,5 +182,5 @@ def test_only_weights_need_openmm(tmp_path: Path, model: BoltzmannGenerator) -> 
         len(read_samples(tmp_path / "a-h5.h5")) == 10 and mdtraj.load(tmp_path / "a-pdb.pdb").n_frames == 10
     )
     done = call("--out", "b.h5", "--weights")
-    assert done.returncode != 0 and "openmm, which is not installed" in done.stderr
+    assert done.returncode != 0 and "openmm, not installed here" in done.stderr
     assert not (tmp_path / "b.h5").exists()

@@ -328,4 +328,4 @@ def test_a_model_file_needs_no_openmm(tmp_path: Path) -> None:
     number, sentence = done.stdout.splitlines()
     expected = model.sample_and_log_prob(5, generator=torch.Generator().manual_seed(0))[1].sum().item()
     assert float(number) == pytest.approx(expected, abs=1e-9)
-    assert "need openmm, which is not installed; run: pip install" in sentence
+    assert "need openmm, not installed here; run: pip install" in sentence

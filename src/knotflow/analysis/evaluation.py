@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 
 from knotflow.analysis import measures
 from knotflow.analysis.estimates import blocks
-from knotflow.analysis.free_energy import import_pymbar
 from knotflow.analysis.measures import Measures
 from knotflow.analysis.observations import (
     Clock,
@@ -29,7 +27,7 @@ from knotflow.analysis.observations import (
     observe_data,
     observe_samples,
 )
-from knotflow.extras import optional
+from knotflow.extras import need
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint
@@ -105,7 +103,7 @@ def evaluate(
         OSError: if the file is missing or damaged.
     """
     check_count("samples", samples, 1)
-    import_packages()
+    need("evaluations", "analysis")
     report, clock = progress or (lambda doing, done, total: None), clock or Clock()
     info = trajectory.open_info(data)
     check_same_molecule(MolecularSystem.parse(generator.molecule), info.system)
@@ -149,11 +147,3 @@ def evaluate(
         "knotflow": __version__,
     }
     return Evaluation(about, overall, residues, clock.seconds)
-
-
-def import_packages() -> None:
-    """Say at once, not after minutes, if a package is missing."""
-    import_pymbar()
-    for package, module in (("POT", "ot"), ("arviz-stats", "arviz_stats.base")):
-        with optional("evaluations", package, "analysis"):
-            import_module(module)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Bars
+from knotflow.extras import MODULES, need
 
 TRUST: Final = 30.0
 """Seconds after which the measured speed counts as much as the expected one."""
@@ -50,9 +51,7 @@ def quickstart(
 
     Example: knotflow quickstart --out runs/first
     """
-    from knotflow.experiments.generator_report import check_tools
-
-    check_tools()  # ahead of the training's packages: some of them look for the same ones, and say less
+    need("the quickstart", *MODULES)
     from knotflow.experiments.quickstart import STEPS, run
     from knotflow.experiments.quickstart_job import SCALES, Quickstart
     from knotflow.experiments.quickstart_lines import facts, lines

@@ -11,8 +11,8 @@ from knotflow.dynamics.score import summary
 from knotflow.experiments.dynamics import Result
 from knotflow.files import write_atomically
 from knotflow.report.dynamics import EnergyPanel, draw_energies, number, reasons
-from knotflow.report.page import Download, Page, Picture, Section, Table, render_page, write_page
-from knotflow.report.plots import new_figure, save
+from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
+from knotflow.report.plots import save
 
 COLUMNS: Final = (
     "energy",
@@ -31,12 +31,6 @@ NOTES: Final = (
     "as it should be, or the total energy moved by more than half a kT per degree of freedom.",
     "Time of a step of all replicas at once, compilation left out, on the machine that ran it.",
 )
-
-
-def check_tools() -> None:
-    """Raise ``ModuleNotFoundError`` now, not after the runs, if pictures or pages cannot be made."""
-    new_figure(1, 1)
-    render_page(Page("check", "check"))
 
 
 def rows(results: Sequence[Result]) -> list[list[str]]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from knotflow.analysis.evaluation import import_packages
 from knotflow.analysis.observations import Progress
 from knotflow.dynamics.protocol import Progress as Step
 from knotflow.experiments import dynamics, looks, table1, table2, toy2d
 from knotflow.flows.io import notes
-from knotflow.physics import MolecularSystem, ala2, trajectory
+from knotflow.physics import MolecularSystem, trajectory
 
 Say = Callable[[str], None]
 Steps = Callable[[str, MolecularSystem], Step]
@@ -160,10 +159,7 @@ def check(job: Job) -> None:
 
     Raises:
         ValueError: if data are missing or do not suit, or a given folder holds nothing to show.
-        ModuleNotFoundError: if a package is missing.
     """
-    import_packages()
-    ala2()  # needs OpenMM
     if job.data is None and not job.scale.simulates:
         raise ValueError(
             "Table 1 and the figures of alanine dipeptide need a trajectory: give --data FILE.h5, made with "

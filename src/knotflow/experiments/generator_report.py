@@ -12,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from knotflow.analysis import portrait
-from knotflow.analysis.evaluation import evaluate, import_packages
+from knotflow.analysis.evaluation import evaluate
 from knotflow.analysis.observations import Clock, Progress, like
 from knotflow.dynamics.record import Record
+from knotflow.extras import need
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint, notes
 from knotflow.log_file import read_log
@@ -22,8 +23,6 @@ from knotflow.physics import trajectory
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.report.fields import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
-from knotflow.report.page import Page, render_page
-from knotflow.report.plots import new_figure
 from knotflow.report.verdicts import Verdict
 from knotflow.version import __version__
 
@@ -40,13 +39,6 @@ class Written:
     verdicts: list[Verdict]
     metrics: Path | None
     """Where numbers were written, if they had to be computed."""
-
-
-def check_tools() -> None:
-    """Raise ``ModuleNotFoundError`` now, not after minutes, if a package is missing."""
-    import_packages()
-    new_figure(1, 1)
-    render_page(Page("check", "check"))
 
 
 def write_report(
@@ -81,7 +73,7 @@ def write_report(
             a file beside the model is damaged.
         OSError: if a file is missing or damaged.
     """
-    check_tools()
+    need("reports", "analysis", "plot")
     generator = BoltzmannGenerator.load(model)
     split = notes(model).get("split")
     folder = folder or model.parent

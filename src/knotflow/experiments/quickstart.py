@@ -15,7 +15,7 @@ from knotflow.analysis.evaluation import evaluate as measure
 from knotflow.analysis.observations import Progress
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
-from knotflow.experiments.generator_report import check_tools, is_evaluation_of, write_report
+from knotflow.experiments.generator_report import is_evaluation_of, write_report
 from knotflow.experiments.motion import frames_of, on_flow
 from knotflow.experiments.quickstart_job import Quickstart
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -223,9 +223,7 @@ def run(job: Quickstart, watcher: Watcher) -> int:
     Raises:
         ValueError: if the folder holds something else, made with other settings.
         OSError: if a file is damaged, or another process works in the folder.
-        ModuleNotFoundError: if a package is missing, before anything is written.
     """
-    check_tools()
     if job.folder.exists() and not job.folder.is_dir():
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
     made = 0

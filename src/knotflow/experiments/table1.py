@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from knotflow.analysis import evaluate
-from knotflow.analysis.evaluation import import_packages
 from knotflow.errors import TrainingError
 from knotflow.files import write_atomically
 from knotflow.flows.io import notes
@@ -169,7 +168,6 @@ def run(
         ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
         OSError: if the data are missing or damaged.
     """
-    import_packages()
     check_data(data, scale)
     _check_folder(folder, data, scale)
     for number, task in enumerate(todo, 1):

@@ -14,7 +14,7 @@ import numpy as np
 from knotflow.experiments.table1 import MEASURES, ROWS, Result
 from knotflow.files import write_atomically
 from knotflow.json_values import plain
-from knotflow.report.plots import new_figure, save
+from knotflow.report.plots import save
 from knotflow.report.seeds import SeedGroup, draw_seeds
 
 PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {
@@ -86,11 +86,6 @@ class Line:
             return "paper"
         some = f", {len(self.diverged)} diverged" if 0 < len(self.diverged) < self.seeds else ""
         return f"{self.trained}, {self.seeds} seed{'s' if self.seeds > 1 else ''}{some}"
-
-
-def check_tools() -> None:
-    """Raise ``ModuleNotFoundError`` now, not after the training, if pictures cannot be drawn."""
-    new_figure(1, 1)
 
 
 def table(results: Sequence[Result]) -> list[Line]:

@@ -35,8 +35,8 @@ from knotflow.report.fields import (
     draw_curves,
     draw_fields,
 )
-from knotflow.report.page import Download, Page, Picture, Section, Table, render_page, write_page
-from knotflow.report.plots import new_figure, save
+from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
+from knotflow.report.plots import save
 
 NUMBERS = {"interval": 1, "circle": 5}
 """Of the figures."""
@@ -76,12 +76,6 @@ NOTES = (
     "Force jump: what remains of the largest step of the force on random lines after 30 bisections; 0 for a "
     "continuous force. The seam of the circle is left out: there the true force itself jumps.",
 )
-
-
-def check_tools() -> None:
-    """Raise ``ModuleNotFoundError`` now, not after the training, if pictures or pages cannot be made."""
-    new_figure(1, 1)
-    render_page(Page("check", "check"))
 
 
 def rows(results: Sequence[Result]) -> list[list[str | float | int | None]]:

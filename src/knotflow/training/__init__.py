@@ -4,7 +4,7 @@ import importlib.util
 
 if importlib.util.find_spec("lightning") is None:
     raise ModuleNotFoundError(
-        "training needs Lightning, which is not installed; run: pip install 'knotflow[train]'"
+        "training needs Lightning, not installed here; run: pip install 'knotflow[train]'"
     )
 
 from knotflow.errors import TrainingError

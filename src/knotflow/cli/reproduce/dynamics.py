@@ -14,6 +14,7 @@ from knotflow.cli.model import model_file
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.reproduce.common import RowName, ScaleName, stoppable
 from knotflow.cli.settings import ConfigOption, kept
+from knotflow.extras import MODULES, need
 
 
 def dynamics(
@@ -67,10 +68,10 @@ def dynamics(
 
         knotflow reproduce dynamics --data data/ala2.h5 --models runs/table1 --best runs/ala2
     """
+    need("figure 4", *MODULES)
     from knotflow.experiments import dynamics as experiment
     from knotflow.experiments import dynamics_report as report
 
-    report.check_tools()
     output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale.value]
     folder = out or Path("runs") / f"dynamics-{scale.value}"
     wanted = [row.value for row in rows] if rows else list(experiment.FIGURE)

@@ -15,6 +15,7 @@ from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.reproduce.common import ScaleName, stoppable
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.cli.stages import Stages
+from knotflow.extras import MODULES, need
 
 
 def everything(
@@ -81,9 +82,7 @@ def everything(
 
         knotflow reproduce all --data data/ala2.h5 --table1 runs/table1 --toy2d runs/toy2d-paper
     """
-    from knotflow.experiments.generator_report import check_tools
-
-    check_tools()  # ahead of the training's packages: some of them look for the same ones, and say less
+    need("all tables and figures", *MODULES)
     from knotflow.experiments import everything as experiment
     from knotflow.experiments import everything_report as report
 

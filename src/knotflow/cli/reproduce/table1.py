@@ -14,6 +14,7 @@ from rich.table import Table
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.reproduce.common import RowName, stoppable
 from knotflow.cli.settings import ConfigOption, kept
+from knotflow.extras import MODULES, need
 
 
 class DataScale(StrEnum):
@@ -71,11 +72,10 @@ def table1(
             "Table 1 needs a trajectory of alanine dipeptide: give --data FILE.h5, made with `knotflow "
             "simulate --out FILE.h5` or with `knotflow import`."
         )
+    need("Table 1", *MODULES)
     from knotflow.experiments import table1 as experiment
     from knotflow.experiments import table1_report as report
 
-    if seeds > 1:
-        report.check_tools()
     output = Output(as_json=as_json, quiet=quiet)
     work = experiment.SCALES[scale.value]
     if epochs is not None:

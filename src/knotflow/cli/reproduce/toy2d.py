@@ -13,6 +13,7 @@ from knotflow.cli.model import TransformName
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.reproduce.common import ScaleName, stoppable
 from knotflow.cli.settings import ConfigOption, kept
+from knotflow.extras import need
 
 
 class DomainName(StrEnum):
@@ -66,12 +67,12 @@ def toy2d(
 
         knotflow reproduce toy2d --scale paper --preset best
     """
+    need("the rings", "plot", "train")
     from knotflow.experiments import toy2d as experiment
     from knotflow.experiments import toy2d_report as report
 
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
-    report.check_tools()
     folder = out or Path("runs") / f"toy2d-{scale.value}"
     models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
     output = Output(as_json=as_json, quiet=quiet)
