@@ -51,14 +51,17 @@ def test_taking_momentum_away_twice_changes_nothing() -> None:
     )
 
 
-def test_bonds_are_torn_beyond_their_stretch() -> None:
-    bonds = Bonds.of(chain(), stretch=1.5)
-    x = torch.tensor(chain().positions).repeat(3, 1, 1)
+def test_bonds_are_broken_beyond_their_strain() -> None:
+    bonds = Bonds.of(chain(), strain=1.5)
+    x = torch.tensor(chain().positions).repeat(5, 1, 1)
     direction = (x[0, 0] - x[0, 1]) / LENGTH
     x[1, 0] += 0.49 * LENGTH * direction
     x[2, 0] += 0.51 * LENGTH * direction
-    assert bonds.torn(x).tolist() == [False, False, True]
-    torch.testing.assert_close(bonds.largest(x), x.new_tensor([1.0, 1.49, 1.51]))
+    x[3, 0] -= 0.33 * LENGTH * direction
+    x[4, 0] -= 0.34 * LENGTH * direction
+    assert bonds.broken(x).tolist() == [False, False, True, False, True]
+    expected = x.new_tensor([1.0, 1.49, 1.51, 1 / 0.67, 1 / 0.66])
+    torch.testing.assert_close(bonds.largest_strain(x), expected)
 
 
 @pytest.mark.parametrize("masses", [[1.0], [1.0, 0.0], [[1.0, 2.0]]])

@@ -216,16 +216,16 @@ def test_what_is_not_finite_stops() -> None:
     assert float(state.positions[1]) < 1 and bool(state.force.isfinite().all())
 
 
-def test_a_torn_bond_stops() -> None:
+def test_a_broken_bond_stops() -> None:
     body = Body.of(chain())
     energy = OpenMMEnergy(chain(), workers=1)
     x, v = exact_chain(2), torch.zeros(2, 4, 3)
     v[1, 0, 1], v[1, 1, 1] = 10.0, -10.0
-    torn = Bonds.of(chain(), 1.5).torn
-    integrator = Verlet(energy, body, 1e-4, torn=torn)
+    broken = Bonds.of(chain(), 1.5).broken
+    integrator = Verlet(energy, body, 1e-4, broken=broken)
     state = integrator.run(integrator.start(x, v), 200)
-    assert state.status.tolist() == [0, Status.TORN] and not bool(torn(state.positions).any())
-    assert Status.TORN.text == "a torn bond"
+    assert state.status.tolist() == [0, Status.BROKEN] and not bool(broken(state.positions).any())
+    assert Status.BROKEN.text == "a broken bond"
 
 
 def test_nothing_is_computed_once_nothing_moves() -> None:

@@ -193,14 +193,14 @@ def test_the_score_counts_what_is_broken() -> None:
     total[15, 2] = 2.9
     total[12:, 3] = np.nan
     total[1:, 4] = np.nan
-    score = drift(record(total, [0, 0, 0, Status.TORN, Status.NOT_FINITE], production=8))
-    assert score.reasons == (None, "a drifted total energy", None, "a torn bond", "not a finite number")
+    score = drift(record(total, [0, 0, 0, Status.BROKEN, Status.NOT_FINITE], production=8))
+    assert score.reasons == (None, "a drifted total energy", None, "a broken bond", "not a finite number")
     assert score.broken == 3 and score.slope[3] == pytest.approx(0) and math.isnan(score.slope[4])
     plain = score.plain()
     assert plain["broken"] == 3 and plain["slopes"][4] is None
     assert plain["reasons"] == {
         "a drifted total energy": 1,
-        "a torn bond": 1,
+        "a broken bond": 1,
         "not a finite number": 1,
     }
     everything = drift(record(np.full((20, 2), np.nan), [1, 1]))

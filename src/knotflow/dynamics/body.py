@@ -91,31 +91,33 @@ class Body:
 
 @dataclass(frozen=True, eq=False)
 class Bonds:
-    r"""Bonds of a molecule, and how long they may get: beyond ``stretch`` times its length a bond is torn.
+    r"""Bonds of a molecule, and how far from their lengths they may get before they count as broken.
 
     Args:
         pairs: the two atoms of each bond.
         lengths: in nm, (bonds,).
-        stretch: a factor above 1; infinity: never.
+        strain: a bond longer than so many times its length, or shorter than its length divided by that, is
+            broken; a factor above 1, infinity: never.
     """
 
     pairs: Sequence[tuple[int, int]]
     lengths: Tensor
-    stretch: float = 1.5
+    strain: float = 1.5
 
     @classmethod
-    def of(cls, system: MolecularSystem, stretch: float = 1.5) -> Self:
+    def of(cls, system: MolecularSystem, strain: float = 1.5) -> Self:
         """All chemical bonds, with their lengths in the energy-minimised structure."""
         i, j = torch.tensor(system.bonds).T
         x = torch.as_tensor(system.positions)
-        return cls(tuple(system.bonds), (x[i] - x[j]).square().sum(-1).sqrt(), stretch)
+        return cls(tuple(system.bonds), (x[i] - x[j]).square().sum(-1).sqrt(), strain)
 
-    def largest(self, x: Tensor) -> Tensor:
-        """The largest length of a bond in units of its own, for positions (..., atoms, 3): shape (...)."""
+    def largest_strain(self, x: Tensor) -> Tensor:
+        """The largest factor between a bond and its length, for positions (..., atoms, 3): shape (...)."""
         i, j = torch.tensor(self.pairs, device=x.device).T
         lengths = (x[..., i, :] - x[..., j, :]).square().sum(-1).sqrt()
-        return (lengths / self.lengths.to(x)).amax(-1)
+        ratio = lengths / self.lengths.to(x)
+        return torch.maximum(ratio, 1 / ratio).amax(-1)
 
-    def torn(self, x: Tensor) -> Tensor:
-        """Where a bond is torn, shape (...)."""
-        return self.largest(x) > self.stretch
+    def broken(self, x: Tensor) -> Tensor:
+        """Where a bond is broken, shape (...)."""
+        return self.largest_strain(x) > self.strain

@@ -34,13 +34,13 @@ class Status(IntEnum):
     """A position, an energy or a force was not a finite number."""
     OUTSIDE = 2
     """It left the support of the density: its energy became infinite."""
-    TORN = 3
-    """A bond became too long."""
+    BROKEN = 3
+    """A bond became too long or too short."""
 
     @property
     def text(self) -> str:
         """For people."""
-        return ("moving", "not a finite number", "outside of the support", "a torn bond")[self]
+        return ("moving", "not a finite number", "outside of the support", "a broken bond")[self]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Integrator(ABC):
         potential: energies and forces.
         body: what moves.
         dt: length of a step in ps.
-        torn: positions to a mask of replicas that have come apart, and stop: `Bonds.torn`.
+        broken: positions to a mask of replicas that have come apart, and stop: `Bonds.broken`.
         compiled: whether to compile a step, force included, as one graph: for potentials made of torch
             functions alone, as `CoordinateEnergy`. `TorchForceField` and `FlowEnergy` compile themselves.
     """
@@ -88,12 +88,12 @@ class Integrator(ABC):
         body: Body,
         dt: float,
         *,
-        torn: Callable[[Tensor], Tensor] | None = None,
+        broken: Callable[[Tensor], Tensor] | None = None,
         compiled: bool = False,
     ) -> None:
         if not (math.isfinite(dt) and dt > 0):
             raise ValueError(f"a step must have a positive length in ps, got {dt!r}.")
-        self.potential, self.body, self.dt, self.torn = potential, body, dt, torn
+        self.potential, self.body, self.dt, self.broken = potential, body, dt, broken
         self._advance = Compiled(self._moved, task="the dynamics", enabled=compiled)
 
     def start(self, positions: Tensor, velocities: Tensor) -> State:
@@ -186,8 +186,8 @@ class Integrator(ABC):
     def _reason(self, x: Tensor, v: Tensor, u: Tensor, f: Tensor) -> Tensor:
         """Why replicas cannot go on from here, as a `Status`."""
         reason = torch.full_like(u, int(Status.MOVING), dtype=torch.int64)
-        if self.torn is not None:
-            reason = torch.where(self.torn(x), int(Status.TORN), reason)
+        if self.broken is not None:
+            reason = torch.where(self.broken(x), int(Status.BROKEN), reason)
         finite = u.isfinite() & _finite(f) & _finite(v) & _finite(x)
         reason = torch.where(finite, reason, int(Status.NOT_FINITE))
         # Outside there is no force, so that velocities are not finite either.
@@ -225,7 +225,7 @@ class Langevin(Integrator):
         dt: length of a step in ps.
         friction: in 1/ps.
         seed: of the random numbers.
-        torn: see `Integrator`.
+        broken: see `Integrator`.
         compiled: see `Integrator`.
     """
 
@@ -237,10 +237,10 @@ class Langevin(Integrator):
         friction: float,
         *,
         seed: int = 0,
-        torn: Callable[[Tensor], Tensor] | None = None,
+        broken: Callable[[Tensor], Tensor] | None = None,
         compiled: bool = False,
     ) -> None:
-        super().__init__(potential, body, dt, torn=torn, compiled=compiled)
+        super().__init__(potential, body, dt, broken=broken, compiled=compiled)
         if not (math.isfinite(friction) and friction > 0):
             raise ValueError(f"the friction must be a positive number per ps, got {friction!r}; use Verlet.")
         self.friction, self.seed = friction, seed

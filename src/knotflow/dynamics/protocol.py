@@ -62,8 +62,8 @@ class DynamicsConfig(Config):
     """Velocity Verlet, in ps."""
     every: int = Field(default=50, ge=1)
     """Steps from one record to the next."""
-    stretch: float = Field(default=1.5, gt=1)
-    """A bond that is so many times as long as in the minimised structure is torn."""
+    strain: float = Field(default=1.5, gt=1)
+    """A bond so many times as long as in the minimised structure, or as short, is broken."""
     seed: int = Field(default=0, ge=0)
     """Of the choice of frames, the velocities and the thermostat."""
 
@@ -129,9 +129,9 @@ def run(
         )
     body = Body.of(system)
     work = _Work(config, body, system, _start(frames, body, system, config), about)
-    torn = Bonds.of(system, config.stretch).torn
-    thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, torn=torn)
-    newton = Verlet(energy, body, config.dt, torn=torn)
+    broken = Bonds.of(system, config.strain).broken
+    thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, broken=broken)
+    newton = Verlet(energy, body, config.dt, broken=broken)
     if checkpoint is not None and checkpoint.exists():
         state = work.resumed(checkpoint, energy)
     else:
