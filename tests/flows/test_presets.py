@@ -103,10 +103,12 @@ def test_floors_and_orders_of_the_paper() -> None:
     # A tenth of an equal share, the two outer knots on either side counted in.
     assert widths[widths > 1e-12].min() >= 0.0999 / (ours.bins + 4)
     # A slope is at least order - 1 times a rise over the whole domain.
-    assert ours.forward(x, raw)[1].min() > math.log(0.999 * 3 * 1e-4)
+    assert ours.forward(x, raw)[1].min() > math.log(0.999 * 3 * 1e-6)
     rq = paper_flow(paper_coordinates(), "rq").build().couplings[0].transforms[0]
     assert isinstance(rq, kf.RationalQuadratic)
     assert rq.min_width == rq.min_height == rq.min_slope == 1e-3
+    smooth = paper_flow(paper_coordinates(), "smooth").build().couplings[0].transforms[0]
+    assert isinstance(smooth, kf.Bump) and smooth.min_slope == 1e-6
 
 
 def test_the_paper_needs_two_torsions() -> None:

@@ -29,9 +29,10 @@ REACH = 5.0
 """Splines on a line reach so many standard deviations to each side; beyond, maps are affine."""
 RQ_FLOOR = 1e-3
 """Of the paper's rational-quadratic splines: what Durkan et al. (NeurIPS 2019) and the libraries have."""
-RISE = 1e-4
-"""Least rise of the paper's B-splines, as a fraction of the whole. A rise is probability: on a domain much
-wider than the data, larger floors waste it on bins without data, in every coordinate."""
+DENSITY_FLOOR = 1e-6
+"""Of the paper's B-splines (least rise) and smooth maps (least slope, as Köhler et al., NeurIPS 2021, have it
+for this molecule). It is the density where there are no data, and so limits the height of the walls that keep
+molecules together when they move on the flow: with 1e-4, bonds and angles leak over them."""
 MARGIN = 8.0
 """So many standard deviations must fit between the mean of a bond or angle and its physical limits."""
 
@@ -57,8 +58,8 @@ def paper_flow(
         bins: bins or components; by default those of the paper, 32, 16 and 8.
         order: of B-splines.
         floor: least width and least rise of B-splines as a fraction of the whole. By default widths are at
-            least a tenth of an equal share, which keeps force matching stable, and rises at least `RISE`. The
-            paper has 1e-6.
+            least a tenth of an equal share, which keeps force matching stable, and rises at least
+            `DENSITY_FLOOR`. The paper has 1e-6 for both.
     """
     n = coordinates.n_coordinates
     bonds, angles, torsions = (
@@ -173,12 +174,13 @@ def _transform(
 ) -> dict[str, Any]:
     bins = PAPER_BINS[family] if bins is None else bins
     if family == "smooth":
-        return {"family": family, "components": bins}
+        floors = {} if phase else {"min_slope": DENSITY_FLOOR}
+        return {"family": family, "components": bins, **floors}
     if family == "rq":
         floors = {} if phase else dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR)
         return {"family": family, "bins": bins, **floors}
     # The published parametrisation has the published number of parameters.
-    paper = {"kind": "paper", "min_width": floor, "min_rise": RISE if floor is None else floor}
+    paper = {"kind": "paper", "min_width": floor, "min_rise": DENSITY_FLOOR if floor is None else floor}
     slopes = {"kind": "slopes"} if phase else paper
     return {"family": family, "bins": bins, "order": order, "parametrisation": slopes, "phase": phase}
 
