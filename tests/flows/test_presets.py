@@ -93,7 +93,9 @@ def test_layers_of_the_paper(family: str) -> None:
 
 def test_floors_and_orders_of_the_paper() -> None:
     ours = paper_flow(paper_coordinates()).build().couplings[0].transforms[0]
-    theirs = paper_flow(paper_coordinates(), floor=1e-6, bins=8, order=5).build().couplings[0].transforms[0]
+    theirs = (
+        paper_flow(paper_coordinates(), min_width=1e-6, bins=8, order=5).build().couplings[0].transforms[0]
+    )
     assert isinstance(ours, kf.BSpline) and isinstance(theirs, kf.BSpline)
     assert (theirs.bins, theirs.order, theirs.phase) == (8, 5, False)
     assert theirs.parametrisation == kf.Paper(1e-6, 1e-6)

@@ -92,4 +92,7 @@ def test_numbers_as_text(value, error, text: str) -> None:
 
 def test_reasons_as_text() -> None:
     assert reasons({}) == "–"
-    assert reasons({"a broken bond": 3, "not a finite number": 1}) == "a broken bond (3), not a finite number (1)"
+    assert (
+        reasons({"a broken bond": 3, "not a finite number": 1})
+        == "a broken bond (3), not a finite number (1)"
+    )

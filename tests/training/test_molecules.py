@@ -310,7 +310,7 @@ def test_flows_of_presets() -> None:
     choice = MoleculeTraining(preset="paper")
     assert flow_config(choice, ala2, q) == presets.paper_flow(ala2, "bspline")
     published = flow_config(choice.model_copy(update={"published": True}), ala2, q)
-    assert published == presets.paper_flow(ala2, "bspline", floor=1e-6)
+    assert published == presets.paper_flow(ala2, "bspline", min_width=1e-6)
 
 
 # --- whole runs -------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ energy $E(t)$ in kT:
 - **temperature**: mean of the kinetic temperature, in K.
 
 A replica is **broken** if it stopped, during equilibration or after it (a number that is not finite, a point
-outside of the support, a bond `DynamicsConfig.strain` times as long as it should be, or as short), or if its total energy
-left its value at the beginning of production by more than $n/2$ kT: all the kinetic energy it should have.
+outside of the support, a bond `DynamicsConfig.strain` times as long as it should be, or as short), or if its
+total energy left its value at the beginning of production by more than $n/2$ kT: all the kinetic energy it
+should have.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ TABLE1: Final = (
     "random, and again for the evaluation, so that most had been trained on, while here whole stretches "
     "of the simulation are held back. Its density leaves out a factor of the rigid frame; NLL and KLD are "
     "given in its measure to compare, the other columns with the correct density. Trained by recipe "
-    "means: wider floors of the splines, a start from the marginals, clipped gradients, a warm-up and a "
+    "means: wider bins of B-splines at least, a start from the marginals, clipped gradients, a warm-up and a "
     "mean over steps; as published means: none of these. KLD is a mean of energies, up to those of "
     "clashes, and so depends on the worst samples; it is of 1,000 samples in the paper.",
     "± are two standard errors over seeds, where there are several. The paper's large ± of B-spline+FM "

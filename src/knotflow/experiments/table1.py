@@ -84,8 +84,8 @@ class Task:
     """A key of `ROWS`."""
     seed: int
     published: bool = False
-    """Floors of 1e-6, no start from the marginals, no clipping, no average and no warm-up, instead of our
-    recipe."""
+    """Bins as narrow as 1e-6, no start from the marginals, no clipping, no average and no warm-up, instead of
+    our recipe."""
 
     @property
     def folder(self) -> str:

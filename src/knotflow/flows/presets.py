@@ -43,7 +43,7 @@ def paper_flow(
     *,
     bins: int | None = None,
     order: int = 4,
-    floor: float | None = None,
+    min_width: float | None = None,
 ) -> FlowConfig:
     """The flow of Hong & Chun (AAAI 2023) for a molecule: for alanine dipeptide, with its parameter counts.
 
@@ -57,9 +57,8 @@ def paper_flow(
         family: "bspline", "rq" or "smooth".
         bins: bins or components; by default those of the paper, 32, 16 and 8.
         order: of B-splines.
-        floor: least width and least rise of B-splines as a fraction of the whole. By default widths are at
-            least a tenth of an equal share, which keeps force matching stable, and rises at least
-            `DENSITY_FLOOR`. The paper has 1e-6 for both.
+        min_width: least width of a bin of B-splines, as a fraction of the whole; by default a tenth of an
+            equal share, which keeps force matching stable. The paper has 1e-6.
     """
     n = coordinates.n_coordinates
     bonds, angles, torsions = (
@@ -81,7 +80,7 @@ def paper_flow(
     conditioner: dict[str, Any] = {"hidden": [64, 64], "activation": "sin", "identity": False}
     if family == "smooth":
         conditioner["networks"] = [1, 1, 3]
-    return _config(domains, parts, _transform(family, bins, order, floor), conditioner)
+    return _config(domains, parts, _transform(family, bins, order, min_width), conditioner)
 
 
 def molecular_flow(
@@ -170,7 +169,7 @@ def _pairs(members: Sequence[int], rounds: int) -> list[tuple[list[int], list[in
 
 
 def _transform(
-    family: Family, bins: int | None, order: int, floor: float | None, *, phase: bool = False
+    family: Family, bins: int | None, order: int, min_width: float | None, *, phase: bool = False
 ) -> dict[str, Any]:
     bins = PAPER_BINS[family] if bins is None else bins
     if family == "smooth":
@@ -180,7 +179,7 @@ def _transform(
         floors = {} if phase else dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR)
         return {"family": family, "bins": bins, **floors}
     # The published parametrisation has the published number of parameters.
-    paper = {"kind": "paper", "min_width": floor, "min_rise": DENSITY_FLOOR if floor is None else floor}
+    paper = {"kind": "paper", "min_width": min_width, "min_rise": DENSITY_FLOOR}
     slopes = {"kind": "slopes"} if phase else paper
     return {"family": family, "bins": bins, "order": order, "parametrisation": slopes, "phase": phase}
 

@@ -68,8 +68,8 @@ class MoleculeTraining(Config):
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     zmatrix: Literal["bonds", "paper"] | None = None
     published: bool = False
-    """With the preset paper: floors of 1e-6, no start from the marginals, no clipping, no average and no
-    warm-up, as published."""
+    """With the preset paper: bins of B-splines as narrow as 1e-6 of the whole, no start from the
+    marginals, no clipping, no average and no warm-up, as published."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = True
 
@@ -148,8 +148,13 @@ def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularDa
 def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: Tensor) -> FlowConfig:
     """The flow that a preset stands for, for a molecule and its training data."""
     if choice.preset == "paper":
-        floor = 1e-6 if choice.published and choice.transform == "bspline" else None
-        return paper_flow(coordinates, choice.transform, bins=choice.bins, order=choice.order, floor=floor)
+        return paper_flow(
+            coordinates,
+            choice.transform,
+            bins=choice.bins,
+            order=choice.order,
+            min_width=1e-6 if choice.published else None,
+        )
     quick = choice.preset == "quick"
     default_bins = {"bspline": 16 if quick else 32, "rq": 16, "smooth": 8}[choice.transform]
     return molecular_flow(

@@ -45,8 +45,8 @@ def table1(
         bool,
         typer.Option(
             "--published",
-            help="As published, not by our recipe: floors of 1e-6, no start from marginals, no clipping, no "
-            "average, no warm-up.",
+            help="As published, not by our recipe: bins as narrow as 1e-6, no start from marginals, no "
+            "clipping, no average, no warm-up.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/table1"),
