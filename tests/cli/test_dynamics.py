@@ -16,7 +16,8 @@ from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
 from knotflow.experiments.motion import frames_of, on_flow, on_force_field, samples_of
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint
-from knotflow.physics import trajectory
+from knotflow.physics import TorchForceField, trajectory
+from knotflow.physics.torch_force_field import frames_at_once
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator
 
@@ -186,6 +187,13 @@ def test_what_is_compiled_depends_on_the_number_of_steps(made: Path) -> None:
         assert setting.energy.dtype == torch.float64
     assert on_force_field(chain(), 100).about["compiled"] == "off"
     assert on_force_field(chain(), 5000).about["compiled"] == "whole"
+
+
+@pytest.mark.parametrize("replicas, chunk", [(1, 16), (16, 16), (17, 32), (10_000, None), (None, None)])
+def test_force_fields_evaluate_no_more_than_there_is(replicas: int | None, chunk: int | None) -> None:
+    energy = on_force_field(chain(), 100, replicas=replicas).energy
+    assert isinstance(energy, TorchForceField)
+    assert energy.chunk == (chunk or frames_at_once(energy.n_atoms))
 
 
 def test_the_drift_is_part_of_an_evaluation(run_here, moved, made: Path, tmp_path: Path, monkeypatch) -> None:

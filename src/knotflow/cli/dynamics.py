@@ -192,7 +192,7 @@ def run_protocol(
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
     setting = on_flow(model, config.steps, compile)
     if true:
-        setting = on_force_field(setting.system, config.steps, compile)
+        setting = on_force_field(setting.system, config.steps, compile, replicas=config.replicas)
     if data is None:
         frames: Any = samples_of(model, config.replicas, seed=config.seed)
     else:

@@ -165,7 +165,7 @@ def run(
         place, title = folder / entry.folder, f"run {number} of {len(todo)}: {entry.title}"
         finished = (place / RECORD).exists()
         if entry.model is None:
-            setting = on_force_field(system, config.steps, compile)
+            setting = on_force_field(system, config.steps, compile, replicas=config.replicas)
         else:
             setting = on_flow(entry.model, config.steps, compile)
             check_same_molecule(setting.system, system)

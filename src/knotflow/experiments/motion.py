@@ -17,6 +17,7 @@ from knotflow.flows.io import fingerprint
 from knotflow.flows.sampling import Sampler
 from knotflow.physics import MolecularEnergy, MolecularSystem, OpenMMEnergy, TorchForceField, trajectory
 from knotflow.physics.foreign import read_frames
+from knotflow.physics.torch_force_field import frames_at_once
 
 Compile = Literal["auto", "off", "layers", "whole"]
 
@@ -51,12 +52,22 @@ def on_flow(model: Path, steps: int, compile: Compile = "auto") -> Setting:
     return Setting(MolecularSystem.parse(generator.molecule), energy, about)
 
 
-def on_force_field(system: MolecularSystem, steps: int, compile: Compile = "auto") -> Setting:
-    """Dynamics on the true force field, in torch or, where that does not know a force, by OpenMM."""
+def on_force_field(
+    system: MolecularSystem, steps: int, compile: Compile = "auto", *, replicas: int | None = None
+) -> Setting:
+    """Dynamics on the true force field, in torch or, where that does not know a force, by OpenMM.
+
+    Args:
+        system: The molecule.
+        steps: How many steps it will be: it decides whether compilation pays.
+        compile: ``"auto"``, or whether to compile in any case.
+        replicas: How many will move at once, if that is known.
+    """
     compiled = steps >= LAYERS_FROM if compile == "auto" else compile != "off"
     how, energy = "whole" if compiled else "off", None
     try:
         energy = TorchForceField(system, compiled=compiled)
+        energy.chunk = frames_at_once(system.n_atoms, replicas)
     except ValueError:  # a force that it does not know
         how = "OpenMM"
     about = {"energy": "force field", "model": None, "compiled": how}

@@ -43,9 +43,13 @@ def _threads(n: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n, thread_name_prefix="knotflow")
 
 
-def frames_at_once(n_atoms: int) -> int:
-    """How many frames are best evaluated together on a CPU: a multiple of its vector width."""
-    return max(16, PAIRS_AT_ONCE // n_atoms**2 // 16 * 16)
+def frames_at_once(n_atoms: int, frames: int | None = None) -> int:
+    """How many frames, of so many or of any number, are best evaluated together on a CPU.
+
+    A multiple of its vector width; a chunk that is not full costs as much as a full one.
+    """
+    most = max(16, PAIRS_AT_ONCE // n_atoms**2 // 16 * 16)
+    return most if frames is None else min(most, -(-frames // 16) * 16)
 
 
 class TorchForceField(MolecularEnergy):
