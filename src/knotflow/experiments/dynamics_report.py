@@ -28,7 +28,7 @@ NOTES: Final = (
     "Slope and standard deviation of the total energy without a thermostat, per degree of freedom; "
     "temperature of the motion. ±: standard errors over the replicas that stay whole.",
     "Broken: a number is not finite, the molecule left the flow's support, a bond became 1.5 times as long "
-    "as it should be, or the total energy moved by more than half a kT per degree of freedom.",
+    "as it should be, or as short, or the total energy moved by more than half a kT per degree of freedom.",
     "Time of a step of all replicas at once, compilation left out, on the machine that ran it.",
 )
 
