@@ -48,7 +48,7 @@ FORCES: Final = (
     "Components of the force on every atom, of the flow over that of the force field; above on test "
     "frames, below on samples of the flow. All pictures have the same axes and colours.",
     "Why it differs: see Table 1. The paper's error of RQ-splines, 80 ± 93 over ten repeats, must be that "
-    "of a few outliers; a single run with our recipe, at the scale small, had 2.5.",
+    "of a few outliers; a single run with our recipe, at the scale small, had 2.0.",
 )
 DYNAMICS: Final = (
     "The paper shows the potential energy of ten molecules that move on each flow: those on the RQ-spline "
