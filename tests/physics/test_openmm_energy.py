@@ -225,3 +225,13 @@ def test_mistakes_are_explained(energy: OpenMMEnergy, x: Tensor, message: str) -
 def test_number_of_workers_is_checked(system: MolecularSystem) -> None:
     with pytest.raises(ValueError, match="workers must be a whole number of at least 1, got 0"):
         OpenMMEnergy(system, workers=0)
+
+
+@pytest.mark.parametrize(("cpu", "chosen"), [(2.0, "Reference"), (0.6, "Reference"), (0.4, "CPU")])
+def test_another_platform_must_be_clearly_faster(
+    system: MolecularSystem, monkeypatch: pytest.MonkeyPatch, cpu: float, chosen: str
+) -> None:
+    seconds = {"Reference": 1.0, "CPU": cpu}
+    monkeypatch.setattr(platforms, "make_context", lambda xml, name: name)
+    monkeypatch.setattr(platforms, "_seconds_per_evaluation", lambda name, _: seconds.get(name, math.inf))
+    assert platforms.fastest_platform(system.xml, system.positions) == chosen

@@ -92,6 +92,21 @@ def test_frames_written_before_a_lost_state_are_not_repeated(tmp_path: Path) -> 
     assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
 
 
+def test_a_run_goes_on_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same platform, whichever would be the fastest now; elsewhere if that one is gone."""
+    monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "Reference")
+    run(tmp_path / "a.h5")
+    for name in ("b.h5", "c.h5"):
+        run(tmp_path / name, frames=2)
+    monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "CPU")
+    run(tmp_path / "b.h5")
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+    monkeypatch.setattr(simulate, "works", lambda *_: False)
+    assert run(tmp_path / "c.h5").finished
+    other = content(tmp_path / "c.h5")["positions"]
+    assert not np.array_equal(content(tmp_path / "a.h5")["positions"], other)
+
+
 SCRIPT = """
 import sys
 from knotflow.physics import simulate

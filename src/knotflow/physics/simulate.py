@@ -20,7 +20,7 @@ from knotflow.physics import trajectory
 from knotflow.physics.blocks import Outcome, Task, Walkers, picoseconds
 from knotflow.physics.engines import EngineName
 from knotflow.physics.force_terms import read_terms
-from knotflow.physics.platforms import GPU_PLATFORMS, fastest_platform
+from knotflow.physics.platforms import GPU_PLATFORMS, fastest_platform, works
 from knotflow.physics.system import MolecularSystem
 from knotflow.physics.tempering import geometric_ladder
 from knotflow.physics.trajectory import Frames
@@ -186,10 +186,12 @@ class Simulation:
             read_terms(system.openmm_system())
         self._workers = workers
         self.resumed = self.path.exists()
+        self._begun_on: str | None = None
         if self.resumed:
             info = trajectory.open_info(self.path)
             self._check_same(info)
             self.system = info.system
+            self._begun_on = info.provenance.get("place")
             self.state = RunState.load(self.state_path)
         else:
             groups, rungs = plan.replicas, len(self.ladder)
@@ -319,8 +321,13 @@ class Simulation:
 
     @cached_property
     def _place(self) -> str:
-        """The OpenMM platform or the torch device."""
+        """The OpenMM platform or the torch device: the one the run began on, if this machine has it.
+
+        Each has random numbers of its own, so on another the run would go on with other bits.
+        """
         if self.plan.engine == "openmm":
+            if self._begun_on is not None and works(self._begun_on, self.system.xml):
+                return self._begun_on
             return fastest_platform(self.system.xml, self.system.positions)
         import torch
 
