@@ -7,50 +7,71 @@ PIP_FLAGS ?=
 RUN ?= quickstart
 # Options for pytest, e.g. PYTEST_FLAGS="-k bspline".
 PYTEST_FLAGS ?= -n 2 -q
+# What make quick tests.
+QUICK ?= tests/transforms tests/kernels tests/flows
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
+KERNELS := src/knotflow/kernels
+NATIVE := $(KERNELS)/_native.so
+BUILD := $(BIN)/python $(KERNELS)/build.py
+# Without a C++ compiler there is no library, which is fine.
+READY := $(STAMP) $(NATIVE)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 # Material for MkDocs prints a notice about its own future before each build.
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench docs figures clean
+.PHONY: help setup run test quick lint sanitize bench docs figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) ## create .venv and install knotflow with all its tools
+setup: $(READY) ## create .venv, install knotflow with all its tools, compile the kernels
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-run: $(STAMP) ## see it work: simulate, train, sample, judge, a page (about eight minutes)
+# The installation has compiled it already; this is for changes.
+$(NATIVE): $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp) $(KERNELS)/build.py | $(STAMP)
+	$(BUILD)
+
+run: $(READY) ## see it work: simulate, train, sample, judge, a page (about eight minutes)
 	$(BIN)/knotflow $(RUN)
 
 test: lint ## lint, tests, and the documentation built strictly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
 	$(BIN)/mkdocs build --strict --quiet
 
-lint: $(STAMP) ## style, types and the direction of imports
+quick: lint ## lint, and those tests of maps, kernels and flows that take seconds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(QUICK)
+
+lint: $(READY) ## style, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## time the transforms against other libraries
+sanitize: $(STAMP) ## run the kernels under the sanitizers for threads, memory and undefined behaviour
+	$(BUILD) --driver tests/kernels/sanitize.cpp --out build/sanitize-threads --flags "-g -O1 -fsanitize=thread"
+	build/sanitize-threads
+	$(BUILD) --driver tests/kernels/sanitize.cpp --out build/sanitize-memory \
+		--flags "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+	build/sanitize-memory
+
+bench: $(READY) ## time the transforms against other libraries
 	$(BIN)/python -m benchmarks
 
 docs: $(STAMP) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-figures: $(STAMP) ## redraw the pictures of the documentation
+figures: $(READY) ## redraw the pictures of the documentation
 	$(BIN)/knotflow figure transforms --out docs/images/transforms.png
 
 clean: ## remove caches and everything built, but not .venv
-	rm -rf site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf site build dist $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

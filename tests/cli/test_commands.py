@@ -102,7 +102,8 @@ def test_python_runs_the_package(tmp_path: Path) -> None:
 
 
 def test_help_and_version(tmp_path: Path) -> None:
-    assert run(tmp_path, "--version").stdout.strip() == f"knotflow {kf.__version__}"
+    version, engine = run(tmp_path, "--version").stdout.splitlines()
+    assert version == f"knotflow {kf.__version__}" and engine.startswith("engine: ")
     for arguments in (
         ["--help"],
         ["quickstart", "-h"],

@@ -25,6 +25,7 @@ from knotflow.cli import (
     train,
 )
 from knotflow.errors import TrainingError
+from knotflow.kernels.library import engine
 from knotflow.workers import WorkerError
 
 app = typer.Typer(
@@ -50,14 +51,15 @@ app.add_typer(reproduce.app, name="reproduce")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"knotflow {__version__}")
+        typer.echo(f"knotflow {__version__}\nengine: {engine()}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and engine."),
     ] = False,
 ) -> None:
     """Smooth normalizing flows for physics."""

@@ -15,6 +15,7 @@ from knotflow.cli import molecule as options
 from knotflow.cli.model import complete_model, model_file
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
+from knotflow.kernels.library import engine
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
@@ -76,6 +77,7 @@ def check(
         knotflow check runs/ala2 --json
     """
     output = Output(as_json=as_json, quiet=quiet)
+    runs_on = engine()
     if what is not None and _is_model(what):
         _refuse_options(
             peptide=peptide is not None,
@@ -93,10 +95,10 @@ def check(
         title, checks = _check_molecule(output, system, frames or 10_000, seed, compiled)
         caption = "largest error of all frames; of max: as a fraction of the largest force in the same frame"
     _print(output, title, caption, checks)
+    output.say(f"Engine of the splines: {runs_on}.")
     broken = [check.name for check in checks if not check.ok]
-    output.document(
-        {"what": title, "ok": not broken, "checks": [{**asdict(check), "ok": check.ok} for check in checks]}
-    )
+    found = [{**asdict(check), "ok": check.ok} for check in checks]
+    output.document({"what": title, "engine": runs_on, "ok": not broken, "checks": found})
     if broken:
         output.results.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
         raise typer.Exit(1)

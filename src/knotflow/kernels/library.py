@@ -1,0 +1,145 @@
+"""The compiled kernels: found, checked and loaded once; and what to say if there are none.
+
+The environment variable ``KNOTFLOW_KERNELS`` decides: ``on``, as if unset, takes the best instruction set
+that was built and that this processor supports; the name of an instruction set takes that one; ``off`` takes
+none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Final, NamedTuple
+
+log = logging.getLogger("knotflow")
+
+SWITCH: Final = "KNOTFLOW_KERNELS"
+FILE: Final = Path(__file__).with_name("_native.so")
+
+ABI: Final = 1
+"""Of the functions of the library and what they are given; ``ABI`` in ``dispatch.cpp`` must be the same."""
+
+AGAIN: Final = "install knotflow again"
+
+
+class _Found(NamedTuple):
+    """What there is: the library, or why there is none, and how much that matters."""
+
+    library: ctypes.CDLL | None
+    reason: str = ""
+    level: int = logging.WARNING
+
+
+_lock = threading.RLock()
+_found: _Found | None = None
+_threads = False
+_told = False
+
+
+def native() -> ctypes.CDLL | None:
+    """The library, ready to be called, or None if B-splines must do without.
+
+    Raises:
+        ValueError: if ``KNOTFLOW_KERNELS`` asks for something unknown, or not there.
+    """
+    library = _find().library
+    if library is not None and not _threads:
+        _connect_threads(library)
+    return library
+
+
+def engine() -> str:
+    """What computes B-splines on the CPU, in a few words.
+
+    Raises:
+        ValueError: as `native`.
+    """
+    found = _find()
+    if found.library is None:
+        return f"torch (no native kernels: {found.reason})"
+    return f"native kernels ({found.library.knotflow_isa().decode()})"
+
+
+def tell_once() -> None:
+    """Log, once a process, why there are no kernels and what to do; nothing if there are."""
+    global _told
+    found = _find()
+    with _lock:
+        if found.library is None and not _told:
+            _told = True
+            log.log(
+                found.level, "B-splines run in plain torch, more slowly: no native kernels, %s.", found.reason
+            )
+
+
+def _find() -> _Found:
+    global _found
+    if _found is None:
+        with _lock:
+            if _found is None:
+                _found = _choose(_load(), os.environ.get(SWITCH) or "on")
+    return _found
+
+
+def _load() -> _Found:
+    """The library beside this file, if it can be used."""
+    if sys.platform == "win32":
+        return _Found(None, "there are none for Windows", logging.INFO)
+    if not FILE.exists():
+        return _Found(None, f"none were built; install a C++ compiler and {AGAIN}")
+    try:
+        library = ctypes.CDLL(str(FILE))
+    except OSError as error:
+        return _Found(None, f"they cannot be loaded ({error}); {AGAIN}")
+    # A library without the function is no older version of ours, but as useless.
+    abi = library.knotflow_abi() if hasattr(library, "knotflow_abi") else None
+    if abi != ABI:
+        return _Found(None, f"those here belong to another version; {AGAIN}")
+    library.knotflow_isa.restype = ctypes.c_char_p
+    library.knotflow_supported.argtypes = [ctypes.c_int]
+    library.knotflow_supported.restype = ctypes.c_char_p
+    library.knotflow_use.argtypes = [ctypes.c_char_p]
+    library.knotflow_parallel.argtypes = [ctypes.c_void_p]
+    library.knotflow_parallel.restype = None
+    library.knotflow_run.argtypes = [ctypes.c_void_p]
+    return _Found(library)
+
+
+def _choose(found: _Found, wanted: str) -> _Found:
+    """What the user wants of what there is."""
+    if wanted == "off":
+        return _Found(None, f"turned off by {SWITCH}=off", logging.INFO)
+    if wanted == "on":
+        return found
+    if found.library is None:
+        raise ValueError(
+            f"expected {SWITCH} to be on or off, got {wanted!r}: no native kernels, {found.reason}."
+        )
+    if found.library.knotflow_use(wanted.encode()) != 0:
+        names = ", ".join(["on", "off", *supported(found.library)])
+        raise ValueError(f"expected {SWITCH} to be one of {names} on this machine, got {wanted!r}.")
+    return found
+
+
+def supported(library: ctypes.CDLL) -> list[str]:
+    """Instruction sets that were built and that this processor has, the best first."""
+    names: list[str] = []
+    while (name := library.knotflow_supported(len(names))) is not None:
+        names.append(name.decode())
+    return names
+
+
+def _connect_threads(library: ctypes.CDLL) -> None:
+    """Let kernels run on the threads that torch has anyway; without OpenMP, they run on one."""
+    global _threads
+    import torch  # noqa: F401  (brings its OpenMP into the process, for all to see)
+
+    with _lock:
+        if not _threads:
+            function = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+            library.knotflow_parallel(ctypes.cast(function, ctypes.c_void_p) if function else None)
+            _threads = True
