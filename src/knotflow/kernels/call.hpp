@@ -1,13 +1,39 @@
-// What Python hands to the kernels, and what the kernels may use of the process around them.
+// What Python and the kernels agree on: one structure that describes a call. knotflow/kernels/ops.py fills it.
 #pragma once
 
-struct Call;
+#include <cstdint>
 
-extern "C" {
+enum Operation : int32_t {
+    FORWARD = 0,           // x, raw -> y, log f'(x)
+    BACKWARD = 1,          // x, raw, gy, gl -> gx, graw: gradient of gy y + gl log f'
+    DOUBLE_BACKWARD = 2,   // also hx, hraw -> gradients in x, raw, gy, gl of hx gx + hraw graw
+    INVERSE = 3,           // y (as x), raw -> x (as y), -log f'(x)
+    INVERSE_BACKWARD = 4,  // x = f^-1(y), raw, gx (as gy), gl -> gradient in y (as gx), graw
+};
 
-// GOMP_parallel: calls function(data) on so many threads at once, this one included, and waits for all.
-typedef void (*knotflow_parallel_t)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+enum DomainKind : int32_t { INTERVAL = 0, CIRCLE = 1, LINE = 2 };
+enum ParametrisationKind : int32_t { SLOPES = 0, PAPER = 1 };
 
-// That of torch's own OpenMP runtime; null if it has none: then everything runs on one thread.
-extern knotflow_parallel_t knotflow_parallel_function;
-}
+struct Call {
+    int32_t operation;
+    int32_t is_double;
+    int32_t order;
+    int32_t domain;
+    int32_t parametrisation;
+    int32_t phase;
+    int32_t bins;
+    int32_t threads;
+    int64_t points;
+    int64_t raw_stride;   // numbers from the raw parameters of one point to those of the next; may be 0
+    int64_t hraw_stride;
+    double low, high;
+    double width_floor;   // least share of a width
+    double rise_floor;    // least share of a rise (paper)
+    double min_slope, max_slope;  // of slopes before normalisation (slopes)
+    const void *x, *raw, *gy, *gl, *hx, *hraw;
+    void *y, *ladj, *gx, *graw;
+};
+
+// The signature of GOMP_parallel: run a function with its data on so many threads, this one included.
+using knotflow_parallel_t = void (*)(void (*)(void*), void*, unsigned, unsigned);
+extern "C" knotflow_parallel_t knotflow_parallel_function;

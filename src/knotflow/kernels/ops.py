@@ -1,0 +1,380 @@
+r"""The kernels as torch operators, with derivatives: ``torch.ops.knotflow.bspline`` and its relatives.
+
+With $\varphi = \bar y\, y + \bar\ell\, \ell$ for the image $y$ and the log-slope $\ell$ of a point $x$,
+
+* ``bspline`` gives $(y, \ell)$;
+* ``bspline_backward`` its gradient $\nabla\varphi$ in $x$ and the raw parameters;
+* ``bspline_double_backward``, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in $x$, the
+  raw parameters, $\bar y$ and $\bar\ell$: what force matching needs. The kernel runs the one before on dual
+  numbers;
+* ``bspline_inverse`` and ``bspline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
+
+Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the operators of
+the map; third ones come from the definition in torch, which `define` hands in from the layer above.
+
+All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them;
+forward-mode derivatives do not (`applies` says so).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from knotflow.kernels.library import native, tell_once
+
+Pair = tuple[Tensor, Tensor]
+Definition = Callable[["Spec", Tensor, Tensor], Pair]
+"""Maps a family, points and raw parameters to images and log-slopes, by torch functions."""
+
+ORDERS: Final = (3, 4, 5)
+DTYPES: Final = (torch.float32, torch.float64)
+
+
+class Spec(NamedTuple):
+    """A family of B-splines, as the kernels know it."""
+
+    order: int
+    bins: int
+    domain: int
+    """0: interval, 1: circle, 2: line."""
+    parametrisation: int
+    """0: slopes, 1: paper."""
+    phase: int
+    n_parameters: int
+    low: float
+    high: float
+    width_floor: float
+    """Least share of a width."""
+    rise_floor: float = 0.0
+    """Least share of a rise; paper only."""
+    min_slope: float = 0.1
+    """Bounds of slopes before normalisation; slopes only."""
+    max_slope: float = 20.0
+
+    @property
+    def supported(self) -> bool:
+        """Whether there is a kernel for the family."""
+        clamps = self.domain == 0 and self.parametrisation == 1
+        return self.order in ORDERS and (not clamps or self.bins >= self.order - 2)
+
+    @property
+    def parts(self) -> tuple[list[int], list[float]]:
+        """Whole and real numbers, as operators take them."""
+        return list(self[:6]), list(self[6:])
+
+
+class _Call(ctypes.Structure):
+    """``struct Call`` of call.hpp."""
+
+    _fields_ = [  # noqa: RUF012
+        *[(name, ctypes.c_int32) for name in ("operation", "is_double", "order", "domain")],
+        *[(name, ctypes.c_int32) for name in ("parametrisation", "phase", "bins", "threads")],
+        *[(name, ctypes.c_int64) for name in ("points", "raw_stride", "hraw_stride")],
+        *[(name, ctypes.c_double) for name in ("low", "high", "width_floor", "rise_floor")],
+        *[(name, ctypes.c_double) for name in ("min_slope", "max_slope")],
+        *[(name, ctypes.c_void_p) for name in ("x", "raw", "gy", "gl", "hx", "hraw")],
+        *[(name, ctypes.c_void_p) for name in ("y", "ladj", "gx", "graw")],
+    ]
+
+
+_FORWARD, _BACKWARD, _DOUBLE_BACKWARD, _INVERSE, _INVERSE_BACKWARD = range(5)
+_FAILURES: Final = {1: "this operation or order has no kernel", 2: "out of memory"}
+
+_definition: Definition | None = None
+_ready: bool | None = None
+
+
+def define(definition: Definition) -> None:
+    """Say what the maps are, in torch: derivatives of third order are taken from that."""
+    global _definition
+    _definition = definition
+
+
+def prepare() -> bool:
+    """Load the kernels, if that was not done yet; whether there are any."""
+    global _ready
+    if _ready is None:
+        _ready = native() is not None
+    return _ready
+
+
+def applies(spec: Spec, x: Tensor, raw: Tensor) -> bool:
+    """Whether the kernels take these points; if not, the definition in torch does."""
+    if x.device.type != "cpu" or raw.device.type != "cpu" or x.dtype not in DTYPES or not spec.supported:
+        return False
+    if not _ready:
+        if not torch.compiler.is_compiling():
+            tell_once()
+        return False
+    return bool(forward_ad._current_level < 0)
+
+
+def forward(spec: Spec, x: Tensor, raw: Tensor) -> Pair:
+    """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
+    y, ladj = _Forward.apply(x, raw.expand(*x.shape, -1), *spec.parts)
+    return y, ladj
+
+
+def inverse(spec: Spec, y: Tensor, raw: Tensor) -> Pair:
+    """Preimages and log-slopes of the inverse."""
+    x, ladj = _Inverse.apply(y, raw.expand(*y.shape, -1), *spec.parts)
+    return x, ladj
+
+
+# ---- the operators
+
+_SPEC: Final = "int[] sizes, float[] numbers"
+_library = torch.library.Library("knotflow", "DEF")
+_library.define(f"bspline(Tensor x, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(f"bspline_inverse(Tensor y, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(f"bspline_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(
+    f"bspline_inverse_backward(Tensor x, Tensor raw, Tensor gx, Tensor gl, {_SPEC}) -> (Tensor, Tensor)"
+)
+_library.define(
+    f"bspline_double_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, Tensor hx, Tensor hraw, {_SPEC})"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _run(
+    operation: int,
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    x: Tensor,
+    raw: Tensor,
+    *others: Tensor,
+) -> tuple[Tensor, ...]:
+    """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and raw."""
+    library = native()
+    if library is None:
+        raise RuntimeError("knotflow's kernels are not there; see knotflow.kernels.engine().")
+    order, bins, domain, parametrisation, phase, n_parameters = sizes
+    points = [x.contiguous(), *(part.contiguous() for part in others[:3])]
+    rows = [_rows(part) for part in (raw, *others[3:])]
+    new: dict[str, Tensor] = {}
+    if operation not in (_BACKWARD, _INVERSE_BACKWARD):
+        new |= {"y": torch.empty_like(points[0]), "ladj": torch.empty_like(points[0])}
+    if operation not in (_FORWARD, _INVERSE):
+        new |= {"gx": torch.empty_like(points[0]), "graw": x.new_empty(*x.shape, n_parameters)}
+    given = dict(zip(("x", "gy", "gl", "hx"), points, strict=False))
+    call = _Call(
+        operation,
+        x.dtype == torch.float64,
+        order,
+        domain,
+        parametrisation,
+        phase,
+        bins,
+        torch.get_num_threads(),
+        x.numel(),
+        rows[0].stride(0),
+        rows[-1].stride(0),
+        *numbers,
+        raw=rows[0].data_ptr(),
+        hraw=rows[-1].data_ptr(),
+        **{name: part.data_ptr() for name, part in (given | new).items()},
+    )
+    failure = library.knotflow_run(ctypes.byref(call)) if x.numel() else 0
+    if failure:
+        raise RuntimeError(f"a kernel of knotflow failed: {_FAILURES.get(failure, failure)}.")
+    return tuple(new.values())
+
+
+def _rows(raw: Tensor) -> Tensor:
+    """Raw parameters as rows (points, p), each contiguous; shared ones are not copied."""
+    rows = raw.reshape(-1, raw.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+# ---- on the CPU, and on fake tensors
+
+
+def _on_cpu(operation: int, n_tensors: int) -> Callable[..., tuple[Tensor, ...]]:
+    def run(*arguments: Any) -> tuple[Tensor, ...]:
+        return _run(operation, *arguments[n_tensors:], *arguments[:n_tensors])
+
+    return run
+
+
+def _double_backward_on_cpu(*arguments: Any) -> tuple[Tensor, ...]:
+    d_gy, d_gl, d_x, d_raw = _on_cpu(_DOUBLE_BACKWARD, 6)(*arguments)
+    return d_x, d_raw, d_gy, d_gl
+
+
+def _fake_points(x: Tensor, *rest: Any) -> Pair:
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+def _fake_gradients(x: Tensor, raw: Tensor, *rest: Any) -> Pair:
+    return x.new_empty(x.shape), x.new_empty(raw.shape)
+
+
+def _fake_second(x: Tensor, raw: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return *_fake_gradients(x, raw), *_fake_points(x)
+
+
+def _register(name: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """The operator of a name, without derivatives."""
+    _library.impl(name, on_cpu, "CPU")
+    torch.library.register_fake(f"knotflow::{name}", fake, lib=_library)
+    return getattr(torch.ops.knotflow, name)
+
+
+_bspline = _register("bspline", _on_cpu(_FORWARD, 2), _fake_points)
+_bspline_inverse = _register("bspline_inverse", _on_cpu(_INVERSE, 2), _fake_points)
+_bspline_backward = _register("bspline_backward", _on_cpu(_BACKWARD, 4), _fake_gradients)
+_bspline_inverse_backward = _register(
+    "bspline_inverse_backward", _on_cpu(_INVERSE_BACKWARD, 4), _fake_gradients
+)
+_bspline_double_backward = _register("bspline_double_backward", _double_backward_on_cpu, _fake_second)
+
+
+# ---- derivatives
+
+
+class _PointByPoint(torch.autograd.Function):
+    """What the functions below have in common: tensors first, then the two parts of a `Spec`."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        *tensors, ctx.sizes, ctx.numbers = inputs
+        ctx.save_for_backward(*tensors)
+
+
+def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+    """The rule of ``vmap``: one more axis in front of all tensors."""
+    *tensors, sizes, numbers = arguments
+    tensors = [
+        part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
+        for part, dim in zip(tensors, in_dims, strict=False)
+    ]
+    results = function.apply(*tensors, sizes, numbers)
+    return results, (0,) * len(results)
+
+
+class _Forward(_PointByPoint):
+    @staticmethod
+    def forward(x: Tensor, raw: Tensor, sizes: list[int], numbers: list[float]) -> Any:
+        return _bspline(x, raw, sizes, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return *_Backward.apply(*ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _batched(_Forward, *arguments)
+
+
+class _Backward(_PointByPoint):
+    @staticmethod
+    def forward(
+        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, sizes: list[int], numbers: list[float]
+    ) -> Any:
+        return _bspline_backward(x, raw, gy, gl, sizes, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *h: Any) -> Any:
+        return *_DoubleBackward.apply(*ctx.saved_tensors, *h, ctx.sizes, ctx.numbers), None, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _batched(_Backward, *arguments)
+
+
+class _DoubleBackward(_PointByPoint):
+    @staticmethod
+    def forward(
+        x: Tensor,
+        raw: Tensor,
+        gy: Tensor,
+        gl: Tensor,
+        hx: Tensor,
+        hraw: Tensor,
+        sizes: list[int],
+        numbers: list[float],
+    ) -> Any:
+        return _bspline_double_backward(x, raw, gy, gl, hx, hraw, sizes, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *h: Any) -> Any:
+        """Derivatives of third order, of the definition in torch."""
+        spec = Spec(*ctx.sizes, *ctx.numbers)
+
+        def image(x: Tensor, raw: Tensor) -> Pair:
+            if _definition is None:
+                raise RuntimeError("third derivatives need the definition in torch; import knotflow.")
+            return _definition(spec, x, raw)
+
+        def first(x: Tensor, raw: Tensor, *g: Tensor) -> tuple[Tensor, ...]:
+            return _gradients(image, (x, raw), g)
+
+        def second(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, *h: Tensor) -> tuple[Tensor, ...]:
+            return _gradients(first, (x, raw, gy, gl), h)
+
+        return *_gradients(second, ctx.saved_tensors, h), None, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _batched(_DoubleBackward, *arguments)
+
+
+class _Inverse(_PointByPoint):
+    @staticmethod
+    def forward(y: Tensor, raw: Tensor, sizes: list[int], numbers: list[float]) -> Any:
+        return _bspline_inverse(y, raw, sizes, numbers)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, raw, ctx.sizes, ctx.numbers = inputs
+        ctx.save_for_backward(output[0], raw)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return *_InverseBackward.apply(*ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _batched(_Inverse, *arguments)
+
+
+class _InverseBackward(_PointByPoint):
+    @staticmethod
+    def forward(
+        x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor, sizes: list[int], numbers: list[float]
+    ) -> Any:
+        return _bspline_inverse_backward(x, raw, gx, gl, sizes, numbers)
+
+    @staticmethod
+    def backward(ctx: Any, *h: Any) -> Any:
+        r"""Derivatives of $s = (\bar x - \bar\ell\, \ell_x) / f'$ and $-s\, \partial f - \bar\ell\, \partial\ell$."""
+
+        def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
+            def pull(gy: Tensor, gl: Tensor) -> Any:
+                return _Backward.apply(x, raw, gy, gl, ctx.sizes, ctx.numbers)
+
+            one, zero = torch.ones_like(x), torch.zeros_like(x)
+            s = (gx - gl * pull(zero, one)[0]) / pull(one, zero)[0]
+            return s, pull(-s, -gl)[1]
+
+        return *_gradients(first, ctx.saved_tensors, h), None, None
+
+    @staticmethod
+    def vmap(*arguments: Any) -> Any:
+        return _batched(_InverseBackward, *arguments)
+
+
+def _gradients(
+    function: Callable[..., tuple[Tensor, ...]], at: Sequence[Tensor], weights: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Of the weighted sum of a function's results, in all its arguments; differentiable again."""
+    pull: Any = torch.func.vjp(function, *at)[1]
+    found: tuple[Tensor, ...] = pull(weights)
+    return found
