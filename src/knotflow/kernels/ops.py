@@ -13,13 +13,14 @@ Each is one pass over the raw parameters. Second derivatives of the inverse are 
 the map; third ones come from the definition in torch, which `define` hands in from the layer above.
 
 All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them;
-forward-mode derivatives do not (`applies` says so).
+forward-mode derivatives do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -29,15 +30,15 @@ from torch.autograd import forward_ad
 from knotflow.kernels.library import native, tell_once
 
 Pair = tuple[Tensor, Tensor]
-Definition = Callable[["Spec", Tensor, Tensor], Pair]
+Definition = Callable[["BSplineKernel", Tensor, Tensor], Pair]
 """Maps a family, points and raw parameters to images and log-slopes, by torch functions."""
 
 ORDERS: Final = (3, 4, 5)
 DTYPES: Final = (torch.float32, torch.float64)
 
 
-class Spec(NamedTuple):
-    """A family of B-splines, as the kernels know it."""
+class BSplineKernel(NamedTuple):
+    """The kernel of a family of B-splines."""
 
     order: int
     bins: int
@@ -58,15 +59,32 @@ class Spec(NamedTuple):
     max_slope: float = 20.0
 
     @property
-    def supported(self) -> bool:
-        """Whether there is a kernel for the family."""
+    def exists(self) -> bool:
+        """Whether there is one for these numbers."""
         clamps = self.domain == 0 and self.parametrisation == 1
         return self.order in ORDERS and (not clamps or self.bins >= self.order - 2)
 
-    @property
-    def parts(self) -> tuple[list[int], list[float]]:
-        """Whole and real numbers, as operators take them."""
-        return list(self[:6]), list(self[6:])
+    def takes(self, x: Tensor, raw: Tensor) -> bool:
+        """Whether it computes these points; if not, the definition in torch must."""
+        if x.device.type != "cpu" or raw.device.type != "cpu" or x.dtype not in DTYPES:
+            return False
+        if torch.compiler.is_compiling():
+            # torch.compile does not look into functions of our own below torch.func.
+            return bool(_ready) and not torch._C._are_functorch_transforms_active()
+        if not _ready:
+            tell_once()
+            return False
+        return bool(forward_ad._current_level < 0)
+
+    def forward(self, x: Tensor, raw: Tensor) -> Pair:
+        """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
+        y, ladj = _Forward.apply(x, raw.expand(*x.shape, -1), list(self[:6]), list(self[6:]))
+        return y, ladj
+
+    def inverse(self, y: Tensor, raw: Tensor) -> Pair:
+        """Preimages and log-slopes of the inverse."""
+        x, ladj = _Inverse.apply(y, raw.expand(*y.shape, -1), list(self[:6]), list(self[6:]))
+        return x, ladj
 
 
 class _Call(ctypes.Structure):
@@ -104,27 +122,15 @@ def prepare() -> bool:
     return _ready
 
 
-def applies(spec: Spec, x: Tensor, raw: Tensor) -> bool:
-    """Whether the kernels take these points; if not, the definition in torch does."""
-    if x.device.type != "cpu" or raw.device.type != "cpu" or x.dtype not in DTYPES or not spec.supported:
-        return False
-    if not _ready:
-        if not torch.compiler.is_compiling():
-            tell_once()
-        return False
-    return bool(forward_ad._current_level < 0)
-
-
-def forward(spec: Spec, x: Tensor, raw: Tensor) -> Pair:
-    """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
-    y, ladj = _Forward.apply(x, raw.expand(*x.shape, -1), *spec.parts)
-    return y, ladj
-
-
-def inverse(spec: Spec, y: Tensor, raw: Tensor) -> Pair:
-    """Preimages and log-slopes of the inverse."""
-    x, ladj = _Inverse.apply(y, raw.expand(*y.shape, -1), *spec.parts)
-    return x, ladj
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Let the definitions in torch compute everything, for a while."""
+    global _ready
+    before, _ready = _ready, False
+    try:
+        yield
+    finally:
+        _ready = before
 
 
 # ---- the operators
@@ -224,7 +230,12 @@ def _register(name: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) -
     """The operator of a name, without derivatives."""
     _library.impl(name, on_cpu, "CPU")
     torch.library.register_fake(f"knotflow::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"knotflow::{name}", _refuse, lib=_library)
     return getattr(torch.ops.knotflow, name)
+
+
+def _refuse(*arguments: Any) -> Any:
+    raise RuntimeError("the operators of knotflow have no derivatives of their own; call the transform.")
 
 
 _bspline = _register("bspline", _on_cpu(_FORWARD, 2), _fake_points)
@@ -240,7 +251,7 @@ _bspline_double_backward = _register("bspline_double_backward", _double_backward
 
 
 class _PointByPoint(torch.autograd.Function):
-    """What the functions below have in common: tensors first, then the two parts of a `Spec`."""
+    """What the functions below have in common: tensors first, then whole and real numbers of a `BSplineKernel`."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -306,7 +317,7 @@ class _DoubleBackward(_PointByPoint):
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
         """Derivatives of third order, of the definition in torch."""
-        spec = Spec(*ctx.sizes, *ctx.numbers)
+        spec = BSplineKernel(*ctx.sizes, *ctx.numbers)
 
         def image(x: Tensor, raw: Tensor) -> Pair:
             if _definition is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +15,19 @@ def check_count(name: str, value: int, least: int) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+class Kernel(Protocol):
+    """What computes a family faster than its definition does (`knotflow.kernels`), up to rounding."""
+
+    def takes(self, x: Tensor, raw: Tensor) -> bool:
+        """Whether it computes these points."""
+
+    def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Transform.forward`."""
+
+    def inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Transform.inverse`."""
 
 
 class Transform(ABC):
@@ -38,15 +52,32 @@ class Transform(ABC):
     smoothness: float
     """How often each map and its inverse are continuously differentiable (``inf``: smooth)."""
 
+    kernel: Kernel | None = None
+    """A faster twin of the definition, for the tensors that it takes; None: there is none."""
+
     def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         r"""Map points: returns $y = f(x)$ and $\log f'(x)$, both of the shape of ``x``."""
         self._check(x, raw)
-        y, slope = self._forward(self.domain.enter(x), raw.to(x.dtype))
-        return self._leave(x, y, slope.log())
+        if self.kernel is not None and self.kernel.takes(x, raw):
+            self.domain.check(x)
+            return self.kernel.forward(x, raw.to(x.dtype))
+        return self.define_forward(x, raw)
 
     def inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         r"""Map back: returns $x = f^{-1}(y)$ and $\log (f^{-1})'(y) = -\log f'(x)$."""
         self._check(y, raw)
+        if self.kernel is not None and self.kernel.takes(y, raw):
+            self.domain.check(y)
+            return self.kernel.inverse(y, raw.to(y.dtype))
+        return self.define_inverse(y, raw)
+
+    def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` is: the definition, made of torch functions alone. Shapes are not checked."""
+        y, slope = self._forward(self.domain.enter(x), raw.to(x.dtype))
+        return self._leave(x, y, slope.log())
+
+    def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """What `inverse` is, as `define_forward`."""
         x, slope = self._inverse(self.domain.enter(y), raw.to(y.dtype))
         return self._leave(y, x, -slope.log())
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from knotflow.kernels.ops import BSplineKernel, define, prepare
 from knotflow.transforms.base import Transform, check_count
 from knotflow.transforms.basis import bernstein, evaluate, knot_value
-from knotflow.transforms.domains import Circle, Domain, Interval, clip, with_value
-from knotflow.transforms.knots import Knots, Layout, Paper, Parametrisation, Slopes, supports
+from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
+from knotflow.transforms.knots import Knots, Layout, Paper, Parametrisation, Slopes, least_share, supports
 from knotflow.transforms.roots import polynomial_root
 from knotflow.transforms.search import PrefixSums, prefix_sums
 
@@ -65,6 +66,7 @@ class BSpline(Transform):
         self.parametrisation.check(self.layout)
         self.n_parameters = sum(self.parametrisation.sizes(self.layout)) + phase
         self.smoothness = order - 2
+        self.kernel = _kernel(self)
 
     def __repr__(self) -> str:
         return (
@@ -355,6 +357,45 @@ class _Spline(NamedTuple):
             self.coefficients.detach(),
             None if self.seam is None else self.seam.detach(),
         )
+
+
+DOMAINS: dict[type[Domain], int] = {Interval: 0, Circle: 1, Line: 2}
+"""Domains, as kernels number them."""
+
+
+def _kernel(spline: BSpline) -> BSplineKernel | None:
+    """The native kernel of a family; None if there is none for it."""
+    choice, domain = spline.parametrisation, spline.domain
+    if type(domain) not in DOMAINS or type(choice) not in (Slopes, Paper):
+        return None
+    n_widths, n_rises = choice.sizes(spline.layout)
+    kind, numbers = 0, {}
+    if isinstance(choice, Paper):
+        kind, numbers = 1, {"rise_floor": least_share(choice.min_rise, n_rises)}
+    elif isinstance(choice, Slopes):
+        numbers = {"min_slope": choice.min_slope, "max_slope": choice.max_slope}
+    kernel = BSplineKernel(
+        *(spline.order, spline.bins, DOMAINS[type(domain)], kind, int(spline.phase), spline.n_parameters),
+        *(domain.low, domain.high, least_share(choice.min_width, n_widths)),
+        **numbers,
+    )
+    prepare()
+    return kernel if kernel.exists else None
+
+
+def _define_forward(kernel: BSplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """What a kernel computes, by torch functions."""
+    domain = next(kind for kind, number in DOMAINS.items() if number == kernel.domain)
+    slopes = Slopes(kernel.width_floor, kernel.min_slope, kernel.max_slope)
+    parametrisation = Paper(kernel.width_floor, kernel.rise_floor) if kernel.parametrisation else slopes
+    limits = domain(kernel.low, kernel.high)
+    spline = BSpline(
+        kernel.bins, kernel.order, limits, parametrisation=parametrisation, phase=bool(kernel.phase)
+    )
+    return spline.define_forward(x, raw)
+
+
+define(_define_forward)
 
 
 def _parametrisation(choice: str | Parametrisation) -> Parametrisation:

@@ -61,6 +61,9 @@ class Domain(ABC):
     def enter(self, x: Tensor) -> Tensor:
         """Return ``x`` as points of ``[low, high]``, with derivative 1."""
 
+    def check(self, x: Tensor) -> None:
+        """Raise ``ValueError`` for points that are not of this domain, where values can be looked at."""
+
     def inside(self, x: Tensor) -> Tensor | None:
         """Mask of the points on which the spline acts, or None if that is all of them."""
         return None
@@ -84,15 +87,14 @@ class Interval(Domain):
     high: float = 1.0
 
     def enter(self, x: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
-            self._refuse_outside(x.detach())
+        self.check(x)
         return clip(x, self.low, self.high)
 
-    def _refuse_outside(self, x: Tensor) -> None:
-        if x.numel() == 0:
+    def check(self, x: Tensor) -> None:
+        if torch.compiler.is_compiling() or x.numel() == 0:
             return
         slack = rounding(self, x.dtype)
-        least, most = torch.aminmax(x)
+        least, most = torch.aminmax(x.detach())
         try:
             smallest, largest = float(least), float(most)
         except RuntimeError:  # vmap: values cannot be looked at

@@ -226,7 +226,7 @@ def shares(raw: Tensor, floor: float | None, total: float | None, axis: int = -1
     total the parts are right up to a factor.
     """
     n = raw.shape[axis]
-    least = DEFAULT_FLOOR / n if floor is None else floor
+    least = least_share(floor, n)
     if total is not None and not torch.compiler.is_compiling():
         return torch.softmax(raw, axis).mul(total * (1 - n * least)).add_(total * least)
     # The same softmax, written so that reading one share costs a product and no division.
@@ -235,6 +235,11 @@ def shares(raw: Tensor, floor: float | None, total: float | None, axis: int = -1
     if total is None:
         return weights + together * (least / (1 - n * least))
     return total * least + weights * (total * (1 - n * least) / together)
+
+
+def least_share(floor: float | None, n: int) -> float:
+    """The floor of one of n parts, as a fraction of the whole; without one, `DEFAULT_FLOOR` of an equal part."""
+    return DEFAULT_FLOOR / n if floor is None else floor
 
 
 def check_floor(name: str, floor: float | None, n: int) -> None:
