@@ -16,34 +16,40 @@ namespace {
 template <class F, class Put>
 KNOTFLOW_INLINE void read_rows(const F* from, int64_t stride, int points, int n, Put put) {
     constexpr int W = lanes<F>;
-    Vec<F> tile[W];
-    int first = 0;
-    for (; n >= W; first = first + 2 * W <= n ? first + W : n - W) {
+    if (n < W) {
+        for (int k = 0; k < n; ++k) {
+            Vec<F> column{};
+            for (int i = 0; i < W; ++i) column[i] = from[(i < points ? i : points - 1) * stride + k];
+            put(k, column);
+        }
+        return;
+    }
+    // Squares side by side; the last one overlaps the one before, so that nothing is read beyond a row.
+    for (int done = 0; done < n; done += W) {
+        const int first = done + W <= n ? done : n - W;
+        Vec<F> tile[W];
         for (int i = 0; i < W; ++i) tile[i] = load(from + (i < points ? i : points - 1) * stride + first);
         transpose<F>(tile);
         for (int i = 0; i < W; ++i) put(first + i, tile[i]);
-        if (first + W >= n) return;
-    }
-    for (int k = 0; k < n; ++k) {
-        for (int i = 0; i < W; ++i) tile[0][i] = from[(i < points ? i : points - 1) * stride + k];
-        put(k, tile[0]);
     }
 }
 
 template <class F, class Get>
 KNOTFLOW_INLINE void write_rows(F* to, int64_t stride, int points, int n, Get get) {
     constexpr int W = lanes<F>;
-    Vec<F> tile[W];
-    int first = 0;
-    for (; n >= W; first = first + 2 * W <= n ? first + W : n - W) {
+    if (n < W) {
+        for (int k = 0; k < n; ++k) {
+            const Vec<F> column = get(k);
+            for (int i = 0; i < points; ++i) to[i * stride + k] = column[i];
+        }
+        return;
+    }
+    for (int done = 0; done < n; done += W) {
+        const int first = done + W <= n ? done : n - W;
+        Vec<F> tile[W];
         for (int i = 0; i < W; ++i) tile[i] = get(first + i);
         transpose<F>(tile);
         for (int i = 0; i < points; ++i) store(to + i * stride + first, tile[i]);
-        if (first + W >= n) return;
-    }
-    for (int k = 0; k < n; ++k) {
-        const Vec<F> column = get(k);
-        for (int i = 0; i < points; ++i) to[i * stride + k] = column[i];
     }
 }
 

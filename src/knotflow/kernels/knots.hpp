@@ -47,10 +47,14 @@ template <class F, int q> struct Plan {
     int rises() const { return pieces + q; }
 };
 
+// In four strands: faster, and with a quarter of the rounding.
 template <class F, class S> KNOTFLOW_INLINE S sum_of(const S* rows, int n) {
-    S sum = rows[0];
-    for (int i = 1; i < n; ++i) sum = sum + rows[i];
-    return sum;
+    S strands[4] = {};
+    int i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; ++k) strands[k] = strands[k] + rows[i + k];
+    for (; i < n; ++i) strands[i % 4] = strands[i % 4] + rows[i];
+    return (strands[0] + strands[1]) + (strands[2] + strands[3]);
 }
 
 template <class F, class S, int q> struct Knots {
@@ -86,12 +90,8 @@ template <class F, class S, int q> struct Knots {
             most = most > other ? most : other;
         }
         // A NaN that the comparison passed over comes back through its own exponential.
-        S sum = S{};
-        for (int i = 0; i < n; ++i) {
-            to[i] = exponential<F>(from[i] - most);
-            sum = sum + to[i];
-        }
-        return sum;
+        for (int i = 0; i < n; ++i) to[i] = exponential<F>(from[i] - most);
+        return sum_of<F>(to, n);
     }
 
     // Not inlined: maps, inverses and derivatives must see the same bits.
