@@ -1,6 +1,6 @@
 """Compiling the kernels: which compiler, which instruction sets, what the wheel is, and what if it fails.
 
-All but the last test compile an empty kernel, which takes no time.
+All but the last test compile a tiny kernel, which takes no time.
 """
 
 import os
@@ -14,26 +14,10 @@ from zipfile import ZipFile
 import pytest
 
 from knotflow.kernels import build
+from tests.kernels.tiny import KERNEL, compiles, write_sources
 
 ROOT = Path(__file__).parents[2]
 
-EMPTY = """
-#include "call.hpp"
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-extern "C" int JOIN(knotflow_run_, KNOTFLOW_ISA)(const Call*) { return 0; }
-"""
-
-
-def has_compiler() -> bool:
-    try:
-        build.find_compiler()
-    except build.NotBuiltError:
-        return False
-    return True
-
-
-compiles = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 reads_symbols = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("nm") is None, reason="needs nm, and symbols as on Linux"
 )
@@ -46,12 +30,7 @@ def environment(monkeypatch) -> None:
 
 @pytest.fixture
 def sources(monkeypatch, tmp_path) -> Path:
-    """Sources with an empty kernel instead of the real one."""
-    folder = tmp_path / "sources"
-    folder.mkdir()
-    for name in ("call.hpp", "dispatch.cpp"):
-        shutil.copy(build.SOURCES / name, folder)
-    (folder / "kernels.cpp").write_text(EMPTY)
+    folder = write_sources(tmp_path / "sources")
     monkeypatch.setattr(build, "SOURCES", folder)
     return folder
 
@@ -153,10 +132,10 @@ def test_without_a_static_runtime_it_is_linked_dynamically(picky, sources, tmp_p
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """As much of this project as a wheel is made of, with the empty kernel."""
+    """As much of this project as a wheel is made of, with the tiny kernel."""
     folder = tmp_path / "project"
     shutil.copytree(build.SOURCES, folder / "src/knotflow/kernels", ignore=shutil.ignore_patterns("*.so*"))
-    (folder / "src/knotflow/kernels/kernels.cpp").write_text(EMPTY)
+    (folder / "src/knotflow/kernels/kernels.cpp").write_text(KERNEL)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src/knotflow/__init__.py"):
         shutil.copy(ROOT / name, folder / name)
     return folder
