@@ -37,9 +37,9 @@ class NativeKernels(BuildHookInterface):  # type: ignore[type-arg]  # generic on
                 library.unlink(missing_ok=True)  # a build of other sources
             self.app.display_warning(f"knotflow is installed without native kernels: {reason}")
             return
-        build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{_platform(library)}"
         if not editable:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{_platform(library)}"
             build_data["force_include"][str(library)] = f"{KERNELS}/{library.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -30,6 +30,7 @@ def test_alanine_dipeptide_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "0.01 kT/nm" in row and "yes" in row
     assert "the molecule has 1 chiral centre" in done.stdout
     assert "100% of rows along bonds" in done.stdout
+    assert "Engine of the splines: " in done.stdout
     assert done.stdout.rstrip().endswith("All promises are kept.")
     assert not list(tmp_path.iterdir())
 

@@ -12,6 +12,7 @@ from rich.table import Table
 import knotflow as kf
 from knotflow.cli.output import Output
 from knotflow.json_values import plain
+from knotflow.kernels.library import engine
 from knotflow.physics import trajectory
 from knotflow.physics.samples import read_samples
 from tests.analysis.generators import chain, chain_data, chain_generator
@@ -51,6 +52,7 @@ def checks(found: dict[str, Any], made: Path) -> bool:
     rows = [row for row in found["checks"] if row["limit"] is not None and row["value"] is not None]
     return (
         found["ok"] is True
+        and found["engine"] == engine()
         and len(rows) > 3
         and all(row["ok"] == (row["value"] <= row["limit"]) for row in rows)
     )
