@@ -8,7 +8,8 @@ RUN ?= quickstart
 # Options for pytest, e.g. PYTEST_FLAGS="-k bspline".
 PYTEST_FLAGS ?= -n 2 -q
 # What make quick tests.
-QUICK ?= tests/transforms tests/kernels tests/flows
+QUICK ?= tests/kernels tests/flows/test_flow.py $(filter-out %_compiled.py %_select.py, \
+	$(wildcard tests/transforms/test_*.py))
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -47,7 +48,7 @@ test: lint ## lint, tests, and the documentation built strictly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
 	$(BIN)/mkdocs build --strict --quiet
 
-quick: lint ## lint, and those tests of maps, kernels and flows that take seconds
+quick: lint ## lint, and the faster tests of maps, kernels and flows
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(QUICK)
 
 lint: $(READY) ## style, types and the direction of imports

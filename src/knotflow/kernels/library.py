@@ -67,13 +67,14 @@ def engine() -> str:
 def tell_once() -> None:
     """Log, once a process, why there are no kernels and what to do; nothing if there are."""
     global _told
+    if _told:
+        return
     found = _find()
     with _lock:
-        if found.library is None and not _told:
-            _told = True
-            log.log(
-                found.level, "B-splines run in plain torch, more slowly: no native kernels, %s.", found.reason
-            )
+        if not _told and found.library is None:
+            sentence = "B-splines run in plain torch, more slowly: no native kernels, %s."
+            log.log(found.level, sentence, found.reason)
+        _told = True
 
 
 def _find() -> _Found:
@@ -95,7 +96,7 @@ def _load() -> _Found:
         library = ctypes.CDLL(str(FILE))
     except OSError as error:
         return _Found(None, f"they cannot be loaded ({error}); {AGAIN}")
-    # A library without the function is no older version of ours, but as useless.
+    # A library without the function is not ours at all, and no more use.
     abi = library.knotflow_abi() if hasattr(library, "knotflow_abi") else None
     if abi != ABI:
         return _Found(None, f"those here belong to another version; {AGAIN}")
