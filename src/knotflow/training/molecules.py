@@ -210,7 +210,9 @@ def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
     """Errors of scores along internal coordinates as errors of forces on atoms, in kT/nm."""
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
-        return coordinates.cartesian_force(coordinates.inverse(q)[0].detach(), error)
+        with torch.no_grad():
+            x, _ = coordinates.inverse(q)
+        return coordinates.cartesian_force(x, error)
 
     return metric
 
