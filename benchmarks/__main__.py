@@ -31,23 +31,25 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="adversarial: run knotflow compiled as well; others: compile even with --quick",
+        help="adversarial: run knotflow compiled as well; flow, molecules: compile even with --quick",
     )
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default: 2)")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="where to write (default: %(default)s)")
     return parser.parse_args(arguments)
 
 
-def run_speed(options: argparse.Namespace, console: Console) -> None:
-    settings = speed.Settings.quick() if options.quick else speed.Settings()
+def run_plain(name: str, options: argparse.Namespace, console: Console) -> None:
+    """A benchmark that has nothing to choose."""
+    module: Any = {"speed": speed, "generator": generator}[name]
+    settings = module.Settings.quick() if options.quick else module.Settings()
     facts = environment()
-    tables, records = speed.run(settings, console)
-    publish("speed", tables, records, facts, options.out, console)
+    tables, records = module.run(settings, console)
+    publish(name, tables, records, facts, options.out, console)
 
 
 def run_compilable(name: str, options: argparse.Namespace, console: Console) -> None:
     """A benchmark that compiles if it is not quick, or if that is asked for."""
-    module: Any = {"flow": flow, "generator": generator, "molecules": molecules}[name]
+    module: Any = {"flow": flow, "molecules": molecules}[name]
     settings = module.Settings.quick() if options.quick else module.Settings()
     facts = environment()
     compiled = settings.compiled or options.compiled
@@ -71,11 +73,14 @@ def main(arguments: list[str] | None = None) -> int:
     kept = True
     if options.what in ("adversarial", "all"):
         kept = run_adversarial(options, console)
-    if options.what in ("speed", "all"):
-        run_speed(options, console)
-    for name in ("flow", "generator", "molecules"):
+    for name, run in (
+        ("speed", run_plain),
+        ("flow", run_compilable),
+        ("generator", run_plain),
+        ("molecules", run_compilable),
+    ):
         if options.what in (name, "all"):
-            run_compilable(name, options, console)
+            run(name, options, console)
     if not kept:
         console.print("[bold red]knotflow broke a promise, see BROKEN above[/]")
     return 0 if kept else 1

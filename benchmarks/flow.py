@@ -3,13 +3,11 @@
 Two coordinates, four couplings, perceptrons with two hidden layers, as in the toy example; data are points
 of the rings with their forces, rescaled for the flows of other libraries. A *step* is the loss, its gradient
 with respect to the weights, and Adam, in two settings: *NLL*, and *NLL + forces*, where the squared error of
-the score is added. Eager, knotflow takes the score by ``torch.func.grad``, peers by ``torch.autograd.grad``
-with a graph of its own.
+the score is added, by ``torch.autograd.grad`` with a graph of its own.
 
-Compiled, the loss of a peer is one graph (``torch.compile(fullgraph=True, dynamic=False)``), which holds the
-score, too, by ``torch.func.grad``; backward runs the graph that PyTorch derives from it. knotflow runs by its
-own `knotflow.training.CompiledLoss`, coupling by coupling. Adam is not compiled. *Sampling* draws points
-without gradients, eager.
+knotflow runs eagerly. Peers are compiled as well: the loss is one graph (``torch.compile(fullgraph=True,
+dynamic=False)``), which holds the score, too, by ``torch.func.grad``; backward runs the graph that PyTorch
+derives from it. Adam is not compiled. *Sampling* draws points without gradients, eager.
 
 All calls, of both tables, are timed in turns, see `benchmarks.timing`. Every cell has a flow of its own,
 built from the same seed, which the steps train. Ratios are ratios of medians. What cannot be run or compiled
@@ -42,7 +40,7 @@ from benchmarks.timing import (
     time_in_turns,
 )
 from knotflow.physics import Rings, metropolis
-from knotflow.training import NLL, Batch, CompiledLoss, ForceMatching, Mix
+from knotflow.training import NLL, Batch, ForceMatching, Mix
 
 NLL_STEP, FORCE_STEP, SAMPLE = "NLL", "NLL + forces", "sample"
 FORCE_WEIGHT = 1e-4
@@ -109,12 +107,12 @@ def n_parameters(flow: nn.Module) -> int:
 
 
 def make_cells(candidate: FlowCandidate, x: Tensor, force: Tensor, settings: Settings) -> Iterator[Cell]:
-    """Steps with both losses, eager and compiled, and sampling."""
+    """Steps with both losses, eager and, of peers, compiled, and sampling."""
     x = (candidate.low + candidate.length * x).clamp(candidate.low, candidate.high)
     force = force / candidate.length
     for what in (NLL_STEP, FORCE_STEP):
         yield _eager_cell(candidate, what, x, force, settings.seed)
-        if settings.compiled:
+        if settings.compiled and not candidate.ours:
             yield _compiled_cell(candidate, what, x, force, settings.seed)
     cell = Cell(candidate.name, candidate.ours, SAMPLE, "eager", settings.samples)
     flow = _build(candidate, settings.seed)
@@ -146,7 +144,7 @@ def _compiled_cell(candidate: FlowCandidate, what: str, x: Tensor, force: Tensor
 def eager_loss(candidate: FlowCandidate, flow: Any, what: str) -> Loss:
     """The loss as users of the library would write it."""
     if candidate.ours:
-        return _our_loss(flow, what, compiled=False)
+        return _our_loss(flow, what)
     if what == NLL_STEP:
         return lambda x, force: -candidate.log_prob(flow, x).mean()
 
@@ -161,8 +159,6 @@ def eager_loss(candidate: FlowCandidate, flow: Any, what: str) -> Loss:
 
 def compiled_loss(candidate: FlowCandidate, flow: Any, what: str) -> Loss:
     """The loss as one graph, if the library allows."""
-    if candidate.ours:
-        return _our_loss(flow, what, compiled=True)
     if what == NLL_STEP:
         return compile_alone(eager_loss(candidate, flow, what))
 
@@ -177,17 +173,10 @@ def compiled_loss(candidate: FlowCandidate, flow: Any, what: str) -> Loss:
     return compile_alone(loss)
 
 
-def _our_loss(flow: Any, what: str, *, compiled: bool) -> Loss:
+def _our_loss(flow: Any, what: str) -> Loss:
     weight = FORCE_WEIGHT if what == FORCE_STEP else 0.0
-    whole = CompiledLoss(Mix(nll=(1.0, NLL()), force_matching=(weight, ForceMatching())), enabled=compiled)
-
-    def loss(x: Tensor, force: Tensor) -> Tensor:
-        value = whole(flow, Batch(x, force))[0]
-        if whole.compiled != compiled:
-            raise RuntimeError("CompiledLoss fell back to eager PyTorch, see its warning")
-        return value
-
-    return loss
+    mix = Mix(nll=(1.0, NLL()), force_matching=(weight, ForceMatching()))
+    return lambda x, force: mix(flow, Batch(x, force))[0]
 
 
 def _with_forces(log_prob: Tensor, score: Tensor, force: Tensor) -> Tensor:

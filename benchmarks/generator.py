@@ -6,20 +6,12 @@ and Adam: *NLL*, or *NLL + forces*, where the squared error of the Cartesian for
 of the paper. *Sampling* draws molecules with their log-densities, positions included, without gradients.
 
 The peer has the same couplings and networks, with the rational-quadratic splines of nflows on intervals and
-of normflows on circles, 16 bins, as the paper's RQ model has; it runs eagerly (neither compiles as a whole).
-All calls are timed in turns, see `benchmarks.timing`. The compiled gradient is compared with the eager one.
-
-*Start* is the time from a new process's first call of the loss to the end of the first step: with an empty
-compile cache, and again with what that has left there.
+of normflows on circles, 16 bins, as the paper's RQ model has. Both run eagerly. All calls are timed in turns,
+see `benchmarks.timing`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,17 +22,16 @@ from rich.console import Console
 from torch import Tensor
 
 import knotflow as kf
-from benchmarks.flow import FORCE_STEP, NLL_STEP, SAMPLE, flow_table, gradient, n_parameters, training
+from benchmarks.flow import FORCE_STEP, NLL_STEP, SAMPLE, flow_table, n_parameters, training
 from benchmarks.peers import Candidate, peers
 from benchmarks.report import Table, progress
-from benchmarks.timing import Cell, figure, first_call, time_in_turns
+from benchmarks.timing import Cell, time_in_turns
 from knotflow.flows import Conditioner, Coupling, Flow
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.layerwise import Layerwise
 from knotflow.flows.presets import paper_flow
 from knotflow.physics import OpenMMEnergy, ala2
 from knotflow.physics.coordinates import internal_coordinates
-from knotflow.training import NLL, Batch, CompiledLoss, ForceMatching, Mix
+from knotflow.training import NLL, Batch, ForceMatching, Mix
 from knotflow.training.molecules import cartesian_metric
 
 FORCE_WEIGHT = 0.001
@@ -55,16 +46,15 @@ class Settings:
     batch: int = 128
     samples: int = 1_000
     repeats: int = 31
-    compiled: bool = True
     seed: int = 0
 
     @classmethod
     def quick(cls) -> Settings:
-        return cls(batch=8, samples=20, repeats=2, compiled=False)
+        return cls(batch=8, samples=20, repeats=2)
 
 
 def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[str, Any]]]:
-    """The tables of training steps, of sampling and of starts, and a record of every cell."""
+    """The tables of training steps and of sampling, and a record of every cell."""
     batch = frames(settings)
     ours, peer = our_generator(settings.seed), peer_generator(settings.seed)
     cells = list(_cells("knotflow paper B-spline", True, ours, batch, settings))
@@ -78,13 +68,7 @@ def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[st
         flow_table(f"ms per training step, batch {settings.batch}", steps, sizes),
         flow_table(f"ms to sample {settings.samples} molecules", samples, sizes),
     ]
-    records = [cell.record() for cell in cells]
-    if settings.compiled:
-        starts = {what: start_seconds(what) for what in (NLL_STEP, FORCE_STEP)}
-        rows = [[what, figure(cold), figure(warm)] for what, (cold, warm) in starts.items()]
-        tables.append(Table("seconds to start, compiled", ["what", "empty cache", "from cache"], rows))
-        records += [{"what": f"start {w}", "cold_s": c, "cached_s": k} for w, (c, k) in starts.items()]
-    return tables, records
+    return tables, [cell.record() for cell in cells]
 
 
 def frames(settings: Settings) -> Batch:
@@ -164,60 +148,23 @@ def _named(name: str) -> Candidate:
 def _cells(
     name: str, ours: bool, generator: BoltzmannGenerator, batch: Batch, settings: Settings
 ) -> list[Cell]:
-    """Steps with both losses and sampling, eager and, of ours, compiled."""
+    """Steps with both losses and sampling."""
     cells = []
-    x, force = batch.x, _given(batch.force)
     for what in (NLL_STEP, FORCE_STEP):
-        eager = loss(generator, what, compiled=False)
-        cell = Cell(name, ours, what, "eager", len(x))
-        cell.call = training(generator.flow, eager, x, force)
+        cell = Cell(name, ours, what, "eager", len(batch.x))
+        cell.call = training(generator.flow, loss(generator, what), batch.x, _given(batch.force))
         cells.append(cell)
-        if ours and settings.compiled:
-            compiled = loss(generator, what, compiled=True)
-            cell = Cell(name, ours, what, "compiled", len(x))
-            if first_call(
-                cell,
-                lambda compiled=compiled: gradient(generator.flow, compiled, x, force),
-                lambda eager=eager: gradient(generator.flow, eager, x, force),
-            ):
-                cell.call = training(generator.flow, compiled, x, force)
-            cells.append(cell)
     cell = Cell(name, ours, SAMPLE, "eager", settings.samples)
     cell.call = _timed(lambda: generator.sample_and_log_prob(settings.samples))
-    cells.append(cell)
-    if ours and settings.compiled:
-        layers = Layerwise(task="sampling")
-        cell = Cell(name, ours, SAMPLE, "compiled", settings.samples)
-        began = time.perf_counter()
-        _sample(generator, layers, settings.samples)
-        cell.compile_seconds = time.perf_counter() - began
-        cell.call = _timed(lambda: _sample(generator, layers, settings.samples))
-        cells.append(cell)
-    return cells
+    return [*cells, cell]
 
 
-def loss(generator: BoltzmannGenerator, what: str, *, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:
+def loss(generator: BoltzmannGenerator, what: str) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of the paper, of coordinates and scores."""
     weight = FORCE_WEIGHT if what == FORCE_STEP else 0.0
-    matching = ForceMatching(cartesian_metric(generator.coordinates, compile=compiled))
+    matching = ForceMatching(cartesian_metric(generator.coordinates))
     mix = Mix(nll=(1 - weight, NLL()), force_matching=(weight, matching))
-    whole = CompiledLoss(mix, enabled=compiled)
-
-    def of(x: Tensor, force: Tensor) -> Tensor:
-        value = whole(generator.flow, Batch(x, force))[0]
-        if whole.compiled != compiled:
-            raise RuntimeError("CompiledLoss fell back to eager PyTorch, see its warning")
-        return value
-
-    return of
-
-
-@torch.no_grad()
-def _sample(generator: BoltzmannGenerator, layers: Layerwise, n: int) -> tuple[Tensor, Tensor]:
-    z = generator.flow.sample_base(n)
-    q, ladj = layers.inverse(generator.flow, z)
-    x, more = generator.coordinates.inverse(q)
-    return x, generator.flow.base_log_prob(z) - ladj - more
+    return lambda x, force: mix(generator.flow, Batch(x, force))[0]
 
 
 def _timed(function: Callable[[], Any]) -> Callable[[], list[float]]:
@@ -241,30 +188,3 @@ def _given(value: Tensor | None) -> Tensor:
     if value is None:
         raise ValueError("frames without forces")
     return value
-
-
-def start_seconds(what: str) -> tuple[float, float]:
-    """Seconds to the end of the first step in a new process: with an empty compile cache, and from it."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder}
-        threads = str(torch.get_num_threads())
-        command = [sys.executable, "-m", "benchmarks.generator", what, threads]
-        cold, warm = (
-            json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-            for _ in range(2)
-        )
-    return cold, warm
-
-
-def first_step(what: str) -> float:
-    """Seconds of the first step with compilation, in this process."""
-    generator, batch = our_generator(0), frames(Settings())
-    began = time.perf_counter()
-    gradient(generator.flow, loss(generator, what, compiled=True), batch.x, _given(batch.force))
-    return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[2]))
-    seconds = first_step(sys.argv[1])
-    sys.stdout.write(json.dumps(seconds))

@@ -44,7 +44,7 @@ def test_it_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCompiler(monkeypatch, lambda number, constants: False)
     f = Compiled(double, task="training", dynamic=True)
     assert f.compiled and float(f(torch.ones(()))) == 2
-    assert fake.options == {"fullgraph": True, "dynamic": True, "options": compiled.CACHED}
+    assert fake.options == {"fullgraph": True, "dynamic": True, "options": None}
 
 
 def test_without_compilation_the_function_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,15 +109,6 @@ def test_the_reason_is_told_in_a_few_words(
     assert f"torch.compile failed ({expected}); training" in caplog.text
 
 
-def test_others_may_be_told_of_a_failure(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fake, told = FakeCompiler(monkeypatch, lambda number, constants: True), []
-    with caplog.at_level(logging.WARNING, logger="knotflow"):
-        Compiled(double, task="training", failed=told.append)(torch.ones(()))
-    assert told == [fake.error] and not caplog.records
-
-
 def test_a_mistake_of_the_caller_is_told_and_forgiven(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,28 +170,3 @@ def test_too_many_variants_end_the_compilation(
             x, tangent = torch.rand(n), torch.rand(n)
             torch.testing.assert_close(f(x, tangent), along(x, tangent))
     assert not f.compiled and caplog.text.count("training goes on eagerly") == 1
-
-
-@pytest.mark.slow
-def test_directional_derivatives_are_kept_for_the_next_process() -> None:
-    """Of every shape, not only the first; `torch._dynamo.reset` forgets all that is not on disk."""
-
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        value, derivative = torch.func.jvp(torch.sin, (x.clone(),), (v.clone(),))
-        return value * derivative
-
-    def derivatives() -> list[Tensor]:
-        torch._dynamo.reset()
-        compiled_f = Compiled(f, task="the test")
-        points = [torch.linspace(0, 1, n, requires_grad=True) for n in (3, 4)]
-        return [torch.autograd.grad(compiled_f(x, 2 * x).sum(), x)[0] for x in points]
-
-    counts = torch._dynamo.utils.counters["aot_autograd"]
-    with torch._inductor.utils.fresh_cache():
-        first, counts["autograd_cache_hit"] = derivatives(), 0
-        again = derivatives()
-    assert counts["autograd_cache_hit"] == 2
-    for x, one, other in zip((torch.linspace(0, 1, n) for n in (3, 4)), first, again, strict=True):
-        exact = 2 * torch.sin(x) * torch.cos(x) + 2 * x * torch.cos(2 * x)
-        torch.testing.assert_close(one, exact)
-        torch.testing.assert_close(other, exact)

@@ -20,26 +20,6 @@ R = TypeVar("R")
 VARIANTS = 64
 """A function is compiled for at most so many combinations of shapes and arguments that need gradients."""
 
-DIRECTIONAL = (
-    "_enter_dual_level",
-    "_exit_dual_level",
-    "_jvp_decrement_nesting",
-    "_jvp_increment_nesting",
-    "_make_dual",
-    "_set_fwd_grad_enabled",
-    "_unpack_dual",
-    "_unwrap_for_grad",
-    "_wrap_for_grad",
-)
-"""What ``torch.func.jvp`` becomes in a graph."""
-
-CACHED: Options = {
-    "unsafe_marked_cacheable_functions": {f"torch._functorch.predispatch.{name}": "1" for name in DIRECTIONAL}
-}
-"""PyTorch keeps a graph on disk, for the next process, only if it knows all functions in it to be pure, and
-has left those of directional derivatives out. They are pure, and change with PyTorch's version only, which is
-part of the key."""
-
 
 class Compiled(Generic[P, R]):
     """A function compiled by ``torch.compile`` as a single graph.
@@ -55,7 +35,6 @@ class Compiled(Generic[P, R]):
         enabled: whether to compile at all.
         options: of Inductor.
         dynamic: None: once shapes change, compile for all sizes; False: for every shape anew.
-        failed: told the error if compilation fails, instead of a warning.
     """
 
     def __init__(
@@ -66,15 +45,12 @@ class Compiled(Generic[P, R]):
         enabled: bool = True,
         options: Options | None = None,
         dynamic: bool | None = False,
-        failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        self.function = function
-        self.failed = failed or (lambda error: warn_of_failure(error, task))
+        self.function, self.task = function, task
         self._called = False
         self._compiled: Callable[P, R] | None = None
         if enabled:
-            all_options = {**CACHED, **(options or {})}
-            self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=all_options)
+            self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=options)
 
     @property
     def compiled(self) -> bool:
@@ -91,7 +67,7 @@ class Compiled(Generic[P, R]):
         self._called = True
         try:
             # Numbers that the function reads, as the ends of a domain, are constants and not inputs. PyTorch
-            # itself stops after 8 variants; one that takes directional derivatives has a variant a shape.
+            # itself stops after 8 variants.
             with torch._dynamo.config.patch(specialize_float=True, recompile_limit=VARIANTS):
                 return self._compiled(*args, **kwargs)
         except Exception as error:
@@ -99,11 +75,11 @@ class Compiled(Generic[P, R]):
             # the eager call raises it again, in plain words, and the next call may be compiled.
             result = self.function(*args, **kwargs)
             self._compiled = None
-            self.failed(error)
+            _warn(error, self.task)
             return result
 
 
-def warn_of_failure(error: Exception, task: str) -> None:
+def _warn(error: Exception, task: str) -> None:
     """Say that something could not be compiled, and what goes on more slowly."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     # The first line may only say which backend failed; the next one says why.

@@ -13,7 +13,7 @@ from knotflow.experiments.table1 import Scale
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data
 
-TINY = Scale(epochs=2.0, samples=50, bins=4, compile=False)
+TINY = Scale(epochs=2.0, samples=50, bins=4)
 
 
 @pytest.fixture

@@ -129,13 +129,13 @@ def test_dashes_and_underscores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("bin = 4", "a.toml: unknown key 'bin'; allowed here: batch, bins, data, eager, epochs, forces,"),
+        ("bin = 4", "a.toml: unknown key 'bin'; allowed here: batch, bins, compile, data, epochs,"),
         ('config = "b.toml"', "unknown key 'config'"),
         ("bins = 4.5", "a.toml: bins: input should be a valid integer, got 4.5."),
         ("bins = true", "a.toml: bins: input should be a valid integer, got True."),
         ("bins = 0", "a.toml: bins: input should be greater than or equal to 1, got 0."),
         ('bins = "4"', "a.toml: bins: input should be a valid integer, got '4'."),
-        ("eager = 1", "a.toml: eager: input should be a valid boolean, got 1."),
+        ("compile = 1", "a.toml: compile: input should be a valid boolean, got 1."),
         ("data = 1979-05-27", "a.toml: data: input should be a valid string, got datetime.date("),
         ('preset = "better"', "a.toml: preset: input should be 'best', 'quick' or 'paper', got 'better'."),
         ("[train]\nbins = 4", "a.toml: unknown key 'train'"),

@@ -20,7 +20,7 @@ from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.physics.molecules import frames, molecule
 from tests.training.stopping import stopped_after
 
-QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4", "--eager"]
+QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4"]
 
 
 def log_value(log: list[tuple[int, str, float]], name: str) -> float:
@@ -50,7 +50,7 @@ def test_help_teaches(run_here) -> None:
         "<bspline|rq|smooth>",
         "<bonds|paper>",
         "the flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
-        "--eager",
+        "--compile",
         "--own-samples",
         "effective sample size",
     ):
@@ -110,7 +110,7 @@ def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_preset_paper(run_here, tmp_path: Path) -> None:
     """Of alanine dipeptide, with the paper's z-matrix unless another is asked for."""
     ala2_data(tmp_path / "ala2.h5", 55)
-    options = ["--preset", "paper", "--epochs", "1", "--batch", "90", "--bins", "3", "--eager"]
+    options = ["--preset", "paper", "--epochs", "1", "--batch", "90", "--bins", "3"]
     for name, more, frame in (("a", [], [14, 8, 6]), ("b", ["--zmatrix", "bonds", "--no-forces"], None)):
         status, said = run_here("train", "ala2.h5", "--out", name, *options, *more)
         assert status == 0, said
@@ -167,7 +167,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run_here, data: Path, tmp_
         ([good, "--reverse-kl", "-1"], "Invalid value for '--reverse-kl'"),
         ([], "Missing argument 'data'"),
     ):
-        status, said = run_here("train", *arguments, "--out", "run", "--eager")
+        status, said = run_here("train", *arguments, "--out", "run")
         assert status == 2 and message in said, said
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import knotflow as kf
-from knotflow.dynamics import CoordinateEnergy, FlowEnergy
+from knotflow.dynamics import CoordinateEnergy
 from knotflow.physics import Mixed, Rings
 from tests.dynamics.flows import on_a_ring
-from tests.dynamics.wrong_flows import bent, boxed_chain_generator, exact_chain
 
 
 @pytest.mark.parametrize("periodic", [False, True])
@@ -39,19 +38,3 @@ def test_points_outside_have_infinite_energy_and_leave_the_others_alone() -> Non
     within[[1, 3]] = 0.5
     same_u, same_force = energy.energy_and_force(within)
     assert torch.equal(u[[0, 2]], same_u[[0, 2]]) and torch.equal(force[[0, 2]], same_force[[0, 2]])
-
-
-@pytest.mark.slow
-def test_a_compiled_flow_is_the_same_and_keeps_its_bits_when_a_frame_leaves() -> None:
-    model = boxed_chain_generator(reach=6.0)
-    bent(model)
-    x = exact_chain(4)
-    plain, layers = FlowEnergy(model), FlowEnergy(model, compiled=True)
-    calm = layers.energy_and_force(x)
-    torch.testing.assert_close(calm, plain.energy_and_force(x))
-    x[1, 0] += torch.tensor([0.0, 0.3, 0.0])
-    u, force = layers.energy_and_force(x)
-    assert u[1] == math.inf and force[1].isnan().all()
-    assert torch.equal(u[[0, 2, 3]], calm[0][[0, 2, 3]])
-    assert torch.equal(force[[0, 2, 3]], calm[1][[0, 2, 3]])
-    assert (layers.energy_and_force(x[[1, 1]])[0] == math.inf).all()

@@ -1,6 +1,5 @@
 """A flow as an energy of molecules."""
 
-import functools
 import math
 
 import pytest
@@ -65,14 +64,9 @@ def test_refuses_other_molecules() -> None:
         FlowEnergy(bent_chain_generator()).energy(torch.zeros(3, 3))
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param("whole", marks=pytest.mark.slow)])
-def test_those_inside_have_the_same_bits_whoever_leaves(compiled, monkeypatch) -> None:
-    """Compiled: all of PyTorch's compilation but its last, slow step, which needs a C++ compiler."""
-    if compiled:
-        torch._dynamo.reset()
-        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+def test_those_inside_have_the_same_bits_whoever_leaves() -> None:
     model = boxed_chain_generator(reach=6.0)
-    energy = FlowEnergy(model, compiled=compiled)
+    energy = FlowEnergy(model)
     x = exact_chain(4)
     u, force = energy.energy_and_force(x)
     torch.testing.assert_close(u, -model.log_prob(x))
@@ -84,7 +78,6 @@ def test_those_inside_have_the_same_bits_whoever_leaves(compiled, monkeypatch) -
     assert torch.equal(after[[0, 2]], u[[0, 2]]) and torch.equal(force_after[[0, 2]], force[[0, 2]])
     gone = energy.energy_and_force(torch.full_like(x, math.nan))
     assert (gone[0] == math.inf).all() and gone[1].isnan().all()
-    assert not compiled or (energy._whole is not None and energy._whole.compiled)
 
 
 def test_limits_are_made_once_for_each_dtype(monkeypatch) -> None:

@@ -24,7 +24,7 @@ from knotflow.training.molecules import MoleculeTraining, flow_config
 from tests.analysis.generators import ala2_data, chain_data
 from tests.physics.molecules import molecule
 
-TINY = Scale(epochs=3.0, samples=60, bins=4, compile=False)
+TINY = Scale(epochs=3.0, samples=60, bins=4)
 TODO = tasks(["bspline+fm", "rq"], 2)
 
 

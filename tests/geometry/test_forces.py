@@ -58,6 +58,21 @@ def test_cartesian_force_is_the_slope_of_the_energy() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_cartesian_force_is_what_autograd_finds_derivatives_included(name: str) -> None:
+    found, coordinates = instance(name)
+    x = found.frames(3).requires_grad_()
+    random = torch.Generator().manual_seed(0)
+    pull = torch.randn(3, coordinates.n_coordinates, generator=random, dtype=x.dtype, requires_grad=True)
+    push = torch.randn(x.shape, generator=random, dtype=x.dtype)
+    oracle = torch.func.vjp(lambda x: coordinates(x)[0], x)[1](pull)[0]
+    pairs = []
+    for force in (coordinates.cartesian_force(x, pull), oracle):
+        pairs.append((force, *torch.autograd.grad((force * push).sum(), (x, pull))))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_any_internal_force_has_no_net_force_or_torque_and_comes_back(name: str) -> None:
     found, coordinates = instance(name)
     x = found.frames(5)

@@ -31,12 +31,11 @@ ENDINGS: Final = (".h5", ".xtc", ".dcd", ".pdb")
 
 
 class CompileName(StrEnum):
-    """What to compile."""
+    """Whether to compile the force field."""
 
     auto = "auto"
+    on = "on"
     off = "off"
-    layers = "layers"
-    whole = "whole"
 
 
 def dynamics(
@@ -76,8 +75,8 @@ def dynamics(
     compile: Annotated[
         CompileName,
         typer.Option(
-            help="layers: tens of seconds, then faster steps; whole: minutes, then the fastest; auto: what "
-            "pays for so many steps."
+            help="With --true: compile the force field, which takes tens of seconds; auto: if that pays for "
+            "so many steps."
         ),
     ] = CompileName.auto,
     trajectory: Annotated[
@@ -180,7 +179,7 @@ def run_protocol(
         config: How to run.
         true: Whether to move on the force field.
         all_frames: Whether to start from frames of the training, too.
-        compile: What to compile.
+        compile: Whether to compile the force field.
         console: For progress, by default standard error.
     """
     from knotflow.dynamics.protocol import CHECKPOINT, RECORD, run_in
@@ -190,7 +189,7 @@ def run_protocol(
     from knotflow.report.plots import new_figure, save
 
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
-    setting = on_flow(model, config.steps, compile)
+    setting = on_flow(model)
     if true:
         setting = on_force_field(setting.system, config.steps, compile, replicas=config.replicas)
     if data is None:
@@ -227,10 +226,8 @@ def run_protocol(
 def _announce(console: Console, folder: Path, about: Mapping[str, Any], goes_on: bool) -> None:
     if goes_on:
         _say(console, f"going on with the run in {folder}")
-    if about["compiled"] in ("layers", "whole"):
-        long = about["compiled"] == "whole" and about["energy"] == "flow"
-        time = "minutes" if long else "tens of seconds"
-        _say(console, f"compiling the {about['energy']}, which takes {time}; --compile off starts at once")
+    if about.get("compiled") == "whole":
+        _say(console, "compiling the force field, which takes tens of seconds; --compile off starts at once")
 
 
 def _say(console: Console, sentence: str) -> None:

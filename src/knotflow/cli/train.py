@@ -79,8 +79,9 @@ def train(
         typer.Option(help="bonds: along chemical bonds; paper: the paper's, for alanine dipeptide."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and batches.")] = 0,
-    eager: Annotated[
-        bool, typer.Option("--eager", help="Do not compile: starts at once, runs slower.")
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="For GPUs: make one graph of the loss, which takes minutes to start."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -117,7 +118,7 @@ def train(
             "learning_rate": rate,
             "zmatrix": None if zmatrix is None else zmatrix.value,
             "seed": seed,
-            "compile": not eager,
+            "compile": compile,
         }
     )
     output = Output(as_json=as_json, quiet=quiet)

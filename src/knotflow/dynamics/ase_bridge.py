@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from ase.calculators.calculator import Calculator
 
 
-def ase_calculator(
-    model: BoltzmannGenerator | MolecularEnergy, *, compiled: bool | Literal["whole"] = False
-) -> Calculator:
+def ase_calculator(model: BoltzmannGenerator | MolecularEnergy) -> Calculator:
     r"""A calculator of ASE: energies $U = kT\,u$ in eV and forces in eV/Å.
 
     For a flow $u = -\log p$, with $kT$ of the temperature it was trained at, as ASE has it
@@ -29,7 +27,6 @@ def ase_calculator(
     Args:
         model: A generator, or an energy such as `TorchForceField` or `OpenMMEnergy`. It is used as it is,
             not copied.
-        compiled: Whether to compile a flow, which takes time at the first step; see `FlowEnergy`.
 
     Raises:
         ValueError: when calculating, if the atoms are not those of the molecule, or periodic.
@@ -41,7 +38,7 @@ def ase_calculator(
         )
     with optional("ASE calculators", "ase", "ase"):
         kind = _calculator_class()
-    calculator: Calculator = kind(model, compiled)
+    calculator: Calculator = kind(model)
     return calculator
 
 
@@ -56,12 +53,10 @@ def _calculator_class() -> Any:
 
         implemented_properties: ClassVar = ["energy", "free_energy", "forces"]
 
-        def __init__(
-            self, model: BoltzmannGenerator | MolecularEnergy, compiled: bool | Literal["whole"]
-        ) -> None:
+        def __init__(self, model: BoltzmannGenerator | MolecularEnergy) -> None:
             super().__init__()
             if isinstance(model, BoltzmannGenerator):
-                model = FlowEnergy(model, compiled=compiled)
+                model = FlowEnergy(model)
             self.energy = model
             self.elements = _elements(model.model) if isinstance(model, FlowEnergy) else None
             self.kT = ase.units.kB * model.temperature

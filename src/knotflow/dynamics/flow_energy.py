@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from knotflow.compiled import Compiled
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.layerwise import Layerwise
 from knotflow.physics.energy import MolecularEnergy
 from knotflow.transforms import Domain, Interval
 from knotflow.transforms.domains import rounding
@@ -57,16 +55,11 @@ class FlowEnergy(MolecularEnergy):
 
     Args:
         model: The generator. It is used as it is, not copied.
-        compiled: Whether `energy_and_force` runs compiled layers (`knotflow.flows.layerwise.Layerwise`): tens
-            of seconds at the first call. Or ``"whole"``, one compiled graph: minutes at the first call for
-            each number of frames, which pays for 100,000 calls.
     """
 
-    def __init__(self, model: BoltzmannGenerator, *, compiled: bool | Literal["whole"] = False) -> None:
+    def __init__(self, model: BoltzmannGenerator) -> None:
         self.model = model
         self.n_atoms, self.temperature = model.n_atoms, model.temperature
-        self._layers = Layerwise(task="the dynamics", enabled=compiled is True)
-        self._whole = Compiled(self._at_once, task="the dynamics") if compiled == "whole" else None
         self._known_limits: dict[tuple[torch.dtype, torch.device], Limits] = {}
 
     @property
@@ -83,10 +76,18 @@ class FlowEnergy(MolecularEnergy):
     @torch.no_grad()
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         own = self._own(x)
-        evaluate = self._by_layers if self._whole is None else self._whole
-        log_prob, force, inside = evaluate(own, self._limits(own))
-        u = torch.where(inside, -log_prob.detach(), math.inf)
-        force = torch.where(inside[:, None, None], force.detach(), math.nan)
+        limits = self._limits(own)
+        with torch.enable_grad():
+            own = own.detach().requires_grad_()
+            q, ladj = self.model.internal(own)
+        inside = limits.hold(q, ladj)
+        # In the place of frames outside the flow sees the middle of its domains, so that the others are
+        # computed in a batch of the same shape as ever, and so to the same bits.
+        points = torch.where(inside[:, None], q, limits.middle)
+        log_prob, score = self.model.flow.log_prob_and_score(points)
+        (force,) = torch.autograd.grad((q, ladj), own, (score, torch.ones_like(ladj)))
+        u = torch.where(inside, -(log_prob + ladj), math.inf)
+        force = torch.where(inside[:, None, None], force, math.nan)
         return u.to(x).reshape(x.shape[:-2]), force.to(x).reshape(x.shape)
 
     def inside(self, x: Tensor) -> Tensor:
@@ -109,33 +110,6 @@ class FlowEnergy(MolecularEnergy):
             f"{names[place]} is {float(q[place]):.4g} {unit}, and the flow has a density from "
             f"{domain.low:.4g} to {domain.high:.4g} only."
         )
-
-    def _at_once(self, x: Tensor, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-densities (n,), forces (n, atoms, 3) and whether each frame (n, atoms, 3) is inside.
-
-        Frames outside have any number, or none. The flow sees the middle of its domains in their place, so
-        that the others are computed in a batch of the same shape as ever, and so to the same bits.
-        """
-
-        def total(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            q, ladj = self.model.internal(x)
-            inside = limits.hold(q, ladj)
-            log_prob = self.model.flow.log_prob(torch.where(inside[:, None], q, limits.middle)) + ladj
-            return log_prob.sum(), (log_prob, inside)
-
-        force, (log_prob, inside) = torch.func.grad(total, has_aux=True)(x)
-        return log_prob, force, inside
-
-    def _by_layers(self, x: Tensor, limits: Limits) -> tuple[Tensor, Tensor, Tensor]:
-        """The same layer by layer."""
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            q, ladj = self.model.internal(x)
-            inside = limits.hold(q, ladj)
-            points = torch.where(inside[:, None], q, limits.middle)
-            log_prob, score = self._layers.log_prob_and_score(self.model.flow, points)
-            (force,) = torch.autograd.grad((q, ladj), x, (score, torch.ones_like(ladj)))
-        return log_prob + ladj, force, inside
 
     def _own(self, x: Tensor) -> Tensor:
         """All frames as (n, atoms, 3) in the model's dtype."""

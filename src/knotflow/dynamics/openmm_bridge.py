@@ -11,7 +11,7 @@ import copy
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,7 +29,6 @@ def openmm_force(
     system: openmm.System | None = None,
     *,
     particles: Sequence[int] | None = None,
-    compiled: bool | Literal["whole"] = False,
 ) -> openmm.PythonForce:
     r"""The potential $U(x) = -kT \log p(x)$ of a flow, kJ/mol, as an OpenMM force.
 
@@ -49,7 +48,6 @@ def openmm_force(
         system: The System it is meant for, to have it checked now rather than at the first step. The force is
             not added to it: do that with ``system.addForce``.
         particles: Which particles are the molecule, in the order of its atoms; missing: all of the System.
-        compiled: Whether to compile the flow, which takes time at the first step; see `FlowEnergy`.
 
     Raises:
         ValueError: if the System has another number of atoms, a periodic box, constraints or atoms without
@@ -72,7 +70,7 @@ def openmm_force(
     _check_particles(model, particles)
     if system is not None:
         _check_system(model, system, particles)
-    force = openmm.PythonForce(FlowPotential(model, compiled=compiled))
+    force = openmm.PythonForce(FlowPotential(model))
     force.setName("knotflow")
     if particles is not None:
         force.setParticles(particles)
@@ -84,12 +82,10 @@ class FlowPotential:
 
     Args:
         model: The generator; a copy is kept.
-        compiled: Whether to compile it.
     """
 
-    def __init__(self, model: BoltzmannGenerator, *, compiled: bool | Literal["whole"] = False) -> None:
-        self.compiled = compiled
-        self.energy = FlowEnergy(copy.deepcopy(model).requires_grad_(False), compiled=compiled)
+    def __init__(self, model: BoltzmannGenerator) -> None:
+        self.energy = FlowEnergy(copy.deepcopy(model).requires_grad_(False))
         self.kT = thermal_energy(model.temperature)
 
     def __call__(self, state: Any) -> tuple[float, Any]:
@@ -111,14 +107,15 @@ class FlowPotential:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.safetensors"
             self.energy.model.save(path)
-            return _read_potential, (path.read_bytes(), self.compiled)
+            return _read_potential, (path.read_bytes(),)
 
 
-def _read_potential(data: bytes, compiled: bool | Literal["whole"]) -> FlowPotential:
+def _read_potential(data: bytes, *_: object) -> FlowPotential:
+    """A potential from what was pickled; earlier versions noted one thing more, which has no meaning now."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         path.write_bytes(data)
-        return FlowPotential(BoltzmannGenerator.load(path), compiled=compiled)
+        return FlowPotential(BoltzmannGenerator.load(path))
 
 
 def _check_particles(model: BoltzmannGenerator, particles: list[int] | None) -> None:

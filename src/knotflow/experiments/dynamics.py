@@ -146,7 +146,7 @@ def run(
         scale: How much work to do.
         todo: On which energies.
         data: Frames to start from; those held back in training are preferred.
-        compile: What to compile.
+        compile: Whether to compile the force field.
         say: Told which run of how many it is.
         progress: Gets the name of a run and its molecule, returns what is called as it goes.
 
@@ -167,9 +167,9 @@ def run(
         if entry.model is None:
             setting = on_force_field(system, config.steps, compile, replicas=config.replicas)
         else:
-            setting = on_flow(entry.model, config.steps, compile)
+            setting = on_flow(entry.model)
             check_same_molecule(setting.system, system)
-        compiles = setting.about["compiled"] in ("layers", "whole")
+        compiles = setting.about.get("compiled") == "whole"
         say(f"{title}{': finished before' if finished else ', compiled first' if compiles else ''}")
         report = progress(entry.title, system) if progress and not finished else None
         record = run_in(

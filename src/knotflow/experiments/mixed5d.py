@@ -15,8 +15,8 @@ from knotflow.flows.io import notes
 from knotflow.physics import Mixed
 from knotflow.training import Batch, TrainingConfig, fit
 
-SCALES = {"smoke": (2_000, 40, 100, False), "small": (100_000, 3000, 500, True)}
-"""Points, training steps, batch size, and whether to compile."""
+SCALES = {"smoke": (2_000, 40, 100), "small": (100_000, 3000, 500)}
+"""Points, training steps and batch size."""
 FORCE_WEIGHT = 0.05
 
 
@@ -39,7 +39,7 @@ class Result:
 
 def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Result:
     """Train ``Flow.on(domains)`` with likelihood and force matching, and compare it with the truth."""
-    points, steps, batch, compiled = SCALES[scale]
+    points, steps, batch = SCALES[scale]
     target = Mixed()
     x = target.sample(points, torch.Generator().manual_seed(seed))
     config = TrainingConfig.parse(
@@ -50,7 +50,6 @@ def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Re
             "learning_rate": 5e-3,
             "loss": {"nll": 1.0, "force_matching": FORCE_WEIGHT},
             "seed": seed,
-            "compile": compiled,
         }
     )
     torch.manual_seed(seed)

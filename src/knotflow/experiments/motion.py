@@ -19,11 +19,10 @@ from knotflow.physics import MolecularEnergy, MolecularSystem, OpenMMEnergy, Tor
 from knotflow.physics.foreign import read_frames
 from knotflow.physics.torch_force_field import frames_at_once
 
-Compile = Literal["auto", "off", "layers", "whole"]
+Compile = Literal["auto", "on", "off"]
 
-LAYERS_FROM: Final = 2_000
-WHOLE_FROM: Final = 50_000
-"""Steps from which on it pays to compile layers (tens of seconds), and the flow as one graph (minutes)."""
+COMPILED_FROM: Final = 2_000
+"""Steps from which on it pays to compile the force field, which takes tens of seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,23 +32,14 @@ class Setting:
     system: MolecularSystem
     energy: MolecularEnergy
     about: dict[str, Any]
-    """What a record says of the energy: which one, of which model file, and how it is compiled."""
+    """What a record says of the energy: which one, of which model file, and how a force field is computed."""
 
 
-def on_flow(model: Path, steps: int, compile: Compile = "auto") -> Setting:
-    """Dynamics on a model, in float64.
-
-    Args:
-        model: A model file.
-        steps: How many steps it will be: it decides whether compilation pays.
-        compile: ``"auto"``, or what to compile in any case.
-    """
+def on_flow(model: Path) -> Setting:
+    """Dynamics on a model, in float64."""
     generator = BoltzmannGenerator.load(model).double().requires_grad_(False)
-    if compile == "auto":
-        compile = "off" if steps < LAYERS_FROM else "layers" if steps < WHOLE_FROM else "whole"
-    energy = FlowEnergy(generator, compiled="whole" if compile == "whole" else compile == "layers")
-    about = {"energy": "flow", "model": fingerprint(model), "compiled": compile}
-    return Setting(MolecularSystem.parse(generator.molecule), energy, about)
+    about = {"energy": "flow", "model": fingerprint(model)}
+    return Setting(MolecularSystem.parse(generator.molecule), FlowEnergy(generator), about)
 
 
 def on_force_field(
@@ -63,7 +53,8 @@ def on_force_field(
         compile: ``"auto"``, or whether to compile in any case.
         replicas: How many will move at once, if that is known.
     """
-    compiled = steps >= LAYERS_FROM if compile == "auto" else compile != "off"
+    compiled = steps >= COMPILED_FROM if compile == "auto" else compile == "on"
+    # These words are in records: those of earlier versions must still be known.
     how, energy = "whole" if compiled else "off", None
     try:
         energy = TorchForceField(system, compiled=compiled)

@@ -148,7 +148,7 @@ def has_moved(job: Quickstart) -> bool:
 def move(job: Quickstart, tell: Tell) -> None:
     """Let molecules move on the energy of the flow, or go on with it."""
     config = job.scale.dynamics
-    setting = on_flow(job.model, config.steps, "off")
+    setting = on_flow(job.model)
     split = notes(job.model).get("split")
     frames = frames_of(job.data, setting.system, config.replicas, seed=config.seed, split=split)
     run_in(

@@ -34,8 +34,8 @@ def full(seed: int = 0) -> Scale:
 
     Tempering gives phi > 0 the weight it has, which plain dynamics of this length does not. Exchanges also
     bring fresh structures down the ladder, so that frames can be kept more often. 24 ladders of 8
-    temperatures make four tasks of 48 walkers, three vectors of 16. So few steps of training do not pay for
-    compilation, and more of them would learn the frames by heart.
+    temperatures make four tasks of 48 walkers, three vectors of 16. More steps of training would learn the
+    frames by heart.
     """
     return Scale(
         SimulationPlan(
@@ -48,7 +48,7 @@ def full(seed: int = 0) -> Scale:
             highest_temperature=1000.0,
             seed=seed,
         ),
-        MoleculeTraining(preset="quick", forces=True, epochs=15.0, compile=False, seed=seed),
+        MoleculeTraining(preset="quick", forces=True, epochs=15.0, seed=seed),
         samples=5_000,
         dynamics=DynamicsConfig(replicas=4, dt=5e-4, equilibration=0.2, production=0.5, every=10, seed=seed),
         seconds=(110, 100, 5, 25, 60, 30),
@@ -61,7 +61,7 @@ def smoke(seed: int = 0) -> Scale:
         SimulationPlan(
             replicas=1, frames=120, interval=10, equilibration=10, highest_temperature=1000.0, seed=seed
         ),
-        MoleculeTraining(preset="quick", forces=True, epochs=2.0, compile=False, seed=seed),
+        MoleculeTraining(preset="quick", forces=True, epochs=2.0, seed=seed),
         samples=200,
         dynamics=DynamicsConfig(
             replicas=2, dt=5e-4, equilibration=0.005, production=0.01, every=5, seed=seed

@@ -54,13 +54,12 @@ class Scale:
     """Lines along which jumps of the force are looked for."""
     picture: int = 400
     """Pixels of a field's picture along each axis."""
-    compile: bool = True
     repeats: int = 5
     """How often the sampling is timed."""
 
 
 SCALES = {
-    "smoke": Scale(500, 100, 4, 30, 200, 8, 16, 100, 4, picture=60, compile=False, repeats=1),
+    "smoke": Scale(500, 100, 4, 30, 200, 8, 16, 100, 4, picture=60, repeats=1),
     "small": Scale(10_000, 1000, 10, 1500, 1000, 32, 100, 1000, 200),
     "paper": Scale(10_000, 1000, 10, 8000, 1000, 32, 100, 1000, 200),
 }
@@ -126,7 +125,6 @@ def training_config(model: str, scale: Scale, seed: int) -> TrainingConfig:
             "checkpoint_every": 500,
             "log_every": min(50, max(1, scale.steps // 10)),
             "seed": seed,
-            "compile": scale.compile,
         }
     )
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.flows.flow import CHUNK, Flow
+from knotflow.flows.gradient import with_gradient
 from knotflow.flows.io import load, notes, save
 from knotflow.flows.pretrained import pretrained_file
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix
@@ -85,13 +86,7 @@ class BoltzmannGenerator(nn.Module):
 
     def log_prob_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Log-density (...) and force $\partial \log p/\partial x$ (..., atoms, 3), differentiable."""
-
-        def total(positions: Tensor) -> tuple[Tensor, Tensor]:
-            log_prob = self._log_prob(positions)
-            return log_prob.sum(), log_prob
-
-        force, log_prob = torch.func.grad(total, has_aux=True)(x)
-        return log_prob, force
+        return with_gradient(self._log_prob, x, self.parameters())
 
     def energy(self, x: Tensor) -> Tensor:
         r"""Reduced energy $u = -\log p$ of positions."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from knotflow.flows.constants import Constants
 from knotflow.transforms import Circle, Domain
 from knotflow.transforms.base import check_count
 
@@ -44,6 +45,9 @@ class Conditioner(nn.Module):
         identity: start with outputs of zero (for splines: the identity) instead of PyTorch's initialisation.
     """
 
+    _turns: Tensor
+    _flat: Tensor
+
     def __init__(
         self,
         domains: Sequence[Domain],
@@ -66,11 +70,14 @@ class Conditioner(nn.Module):
             raise ValueError(f"residual layers need hidden layers of one width, got {tuple(hidden)}.")
         self.context, self.residual, self.frequencies = context, residual, frequencies
         self.activation = _activation(activation)
-        self._round = [i for i, d in enumerate(domains) if isinstance(d, Circle)]
-        self._flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
-        self._middle = [(d.low + d.high) / 2 for d in domains]
-        self._half = [d.length / 2 for d in domains]
-        inputs = 2 * frequencies * len(self._round) + (2 * frequencies - 1) * len(self._flat) + context
+        turns = [i for i, d in enumerate(domains) if isinstance(d, Circle)]
+        flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
+        self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
+        self.register_buffer("_flat", torch.tensor(flat, dtype=torch.long), persistent=False)
+        self._middle = Constants([(d.low + d.high) / 2 for d in domains])
+        self._half = Constants([d.length / 2 for d in domains])
+        inputs = 2 * frequencies * len(turns) + (2 * frequencies - 1) * len(flat) + context
+        self._reads = inputs > 0
         # With nothing to read the outputs are free parameters: weights of a constant.
         widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
         self.layers = nn.ModuleList(nn.Linear(n, m, bias=inputs > 0) for n, m in pairwise(widths))
@@ -82,13 +89,6 @@ class Conditioner(nn.Module):
         """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
         outputs: Tensor = self.layers[-1](self.hidden(x, context))
         return outputs
-
-    def with_derivative(
-        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Raw parameters, and their derivative as the coordinates move along a tangent."""
-        h, dh = self.hidden_with_derivative(x, tangent, context)
-        return self.layers[-1](h), dh @ self.last.weight.T
 
     @property
     def last(self) -> nn.Linear:
@@ -103,68 +103,23 @@ class Conditioner(nn.Module):
             h = h + update if self.residual and i else update
         return self.activation(h) if len(self.layers) > 1 else h
 
-    def hidden_with_derivative(
-        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """What the last layer sees, and its derivative along a tangent."""
-        h, dh = self.features(x, context), self.feature_derivatives(x, tangent)
-        for i, layer in enumerate(map(_linear, self.layers[:-1])):
-            a, da = self.activated(h, dh) if i else (h, dh)
-            # One product for both: the weights are read once.
-            update, derivative = (torch.stack([a, da]) @ layer.weight.T).unbind(0)
-            if layer.bias is not None:
-                update = update + layer.bias
-            kept = self.residual and i
-            h, dh = (h + update, dh + derivative) if kept else (update, derivative)
-        return self.activated(h, dh) if len(self.layers) > 1 else (h, dh)
-
-    def activated(self, h: Tensor, dh: Tensor) -> tuple[Tensor, Tensor]:
-        """The activation of hidden values, and its derivative along a tangent of theirs."""
-        if self.activation is torch.sin:
-            return torch.sin(h), torch.cos(h) * dh
-        if self.activation is nn.functional.silu:
-            gate = torch.sigmoid(h)
-            value = h * gate
-            return value, (gate + value * (1 - gate)) * dh
-        both: Any = torch.func.jvp(self.activation, (h,), (dh,))
-        return both[0], both[1]
-
-    def feature_derivatives(self, x: Tensor, tangent: Tensor) -> Tensor:
-        """Derivatives of `features` along a tangent."""
-        if not (self._middle or self.context):
-            return x.new_zeros(*x.shape[:-1], 1)
-        half = x.new_tensor(self._half)
-        v, dv = (x - x.new_tensor(self._middle)) / half, tangent / half
-        flat, turns = v[..., self._flat], v[..., self._round]
-        d_flat, d_turns = dv[..., self._flat], dv[..., self._round]
-        features = [d_flat]
-        for j in range(1, self.frequencies):
-            rate = 0.5 * math.pi * j
-            features += [
-                -rate * torch.sin(rate * flat) * d_flat,
-                rate * torch.cos(rate * flat) * d_flat,
-            ]
-        for j in range(1, self.frequencies + 1):
-            rate = math.pi * j
-            features += [
-                -rate * torch.sin(rate * turns) * d_turns,
-                rate * torch.cos(rate * turns) * d_turns,
-            ]
-        if self.context:
-            features.append(x.new_zeros(*x.shape[:-1], self.context))
-        return torch.cat(features, -1)
-
     def features(self, x: Tensor, context: Tensor | None) -> Tensor:
         """What the first layer sees."""
-        if not (self._middle or self.context):
+        if not self._reads:
             return x.new_ones(*x.shape[:-1], 1)
-        v = (x - x.new_tensor(self._middle)) / x.new_tensor(self._half)
-        flat, turns = v[..., self._flat], v[..., self._round]
-        features = [flat]
-        for j in range(1, self.frequencies):
-            features += [torch.cos(0.5 * math.pi * j * flat), torch.sin(0.5 * math.pi * j * flat)]
-        for j in range(1, self.frequencies + 1):
-            features += [torch.cos(math.pi * j * turns), torch.sin(math.pi * j * turns)]
+        v = (x - self._middle(x)) / self._half(x)
+        features = []
+        if len(self._flat):
+            flat = v.index_select(-1, self._flat)
+            features.append(flat)
+            for j in range(1, self.frequencies):
+                angle = 0.5 * math.pi * j * flat
+                features += [torch.cos(angle), torch.sin(angle)]
+        if len(self._turns):
+            turns = v.index_select(-1, self._turns)
+            for j in range(1, self.frequencies + 1):
+                angle = math.pi * j * turns
+                features += [torch.cos(angle), torch.sin(angle)]
         if context is not None:
             features.append(context.to(x.dtype).expand(*x.shape[:-1], self.context))
         return torch.cat(features, -1)
@@ -206,13 +161,6 @@ class SeparateConditioners(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs), map by map."""
         return self._together([part(x, context) for part in self.parts])
-
-    def with_derivative(
-        self, x: Tensor, tangent: Tensor, context: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Raw parameters, and their derivative as the coordinates move along a tangent."""
-        both = [part.with_derivative(x, tangent, context) for part in self.parts]  # type: ignore[operator]
-        return self._together([value for value, _ in both]), self._together([d for _, d in both])
 
     def _together(self, outputs: Sequence[Tensor]) -> Tensor:
         total = sum(self.shares)

@@ -28,6 +28,8 @@ class Coupling(nn.Module):
     """
 
     _read: Tensor
+    _written: Tensor
+    _order: Tensor
 
     def __init__(
         self,
@@ -56,12 +58,12 @@ class Coupling(nn.Module):
         self._groups = _groups(self.transforms)
         self._sizes = [len(members) * f.n_parameters for f, members in self._groups]
         self.register_buffer("_read", torch.tensor(self.read, dtype=torch.long), persistent=False)
-        for number, (_, members) in enumerate(self._groups):
-            group = torch.tensor([self.transformed[m] for m in members])
-            self.register_buffer(f"_group{number}", group, persistent=False)
-        # Place of each transformed coordinate in the concatenation of the groups.
+        # Images come group by group: which coordinates these are, and where each transformed one is.
         order = [m for _, members in self._groups for m in members]
-        self._places = [order.index(m) for m in range(len(order))]
+        places = [order.index(m) for m in range(len(order))]
+        self._in_order = order == sorted(order)
+        self.register_buffer("_written", torch.tensor([self.transformed[m] for m in order]), persistent=False)
+        self.register_buffer("_order", torch.tensor(places), persistent=False)
 
     @staticmethod
     def sizes(transforms: Sequence[Transform]) -> list[tuple[int, int]]:
@@ -77,24 +79,6 @@ class Coupling(nn.Module):
         return self._map(y, context, forward=False)
 
     @property
-    def groups(self) -> list[tuple[Transform, Tensor]]:
-        """The different transforms, and the indices of the coordinates that each acts on."""
-        return [(f, self.get_buffer(f"_group{number}")) for number, (f, _) in enumerate(self._groups)]
-
-    def blocks(self, outputs: Tensor) -> list[Tensor]:
-        """Outputs of the conditioner as raw parameters (..., members, n_parameters) of each group."""
-        # Splitting into one would copy the gradient.
-        blocks = outputs.split(self._sizes, -1) if len(self._groups) > 1 else [outputs]
-        return [
-            block.unflatten(-1, (len(members), f.n_parameters))
-            for (f, members), block in zip(self._groups, blocks, strict=True)
-        ]
-
-    def gather_read(self, x: Tensor) -> Tensor:
-        """The coordinates that are read, (..., n), of points or tangents (..., d)."""
-        return x.index_select(-1, self._read)
-
-    @property
     def outputs(self) -> dict[int, slice]:
         """Which outputs of the conditioner are the raw parameters of which coordinate."""
         found, first = {}, 0
@@ -106,35 +90,46 @@ class Coupling(nn.Module):
 
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
         """Raw parameters (..., n_parameters) of the map of each transformed coordinate."""
-        outputs = self.conditioner(self.gather_read(x), context)
+        outputs = self.conditioner(x.index_select(-1, self._read), context)
         parts = self.outputs
         return [outputs[..., parts[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Raw parameters (..., members, n_parameters) of each group of equal transforms."""
-        outputs = self.conditioner(self.gather_read(x), context)
+        outputs = self.conditioner(x.index_select(-1, self._read), context)
         if outputs.shape[-1] != sum(self._sizes):
             raise ValueError(
                 f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
                 f"gives {outputs.shape[-1]}; size it by sum(f.n_parameters for f in transforms)."
             )
-        return self.blocks(outputs)
+        return [
+            block.unflatten(-1, (len(members), f.n_parameters))
+            for (f, members), block in zip(self._groups, _split(outputs, self._sizes), strict=True)
+        ]
 
     def _map(self, x: Tensor, context: Tensor | None, *, forward: bool) -> tuple[Tensor, Tensor]:
-        images, log_slopes = [], []
-        for (f, index), raw in zip(self.groups, self._blocks(x, context), strict=True):
-            image, log_slope = (f.forward if forward else f.inverse)(x.index_select(-1, index), raw)
-            images.append(image)
-            log_slopes.append(log_slope)
-        # The vector is put together anew: writing in place is more than autograd and vmap can follow.
-        image, log_slope = torch.cat(images, -1), torch.cat(log_slopes, -1)
-        columns = list(x.unbind(-1))
-        for i, place in zip(self.transformed, self._places, strict=True):
-            columns[i] = image[..., place]
-        return torch.stack(columns, -1), log_slope[..., self._places]
+        blocks = self._blocks(x, context)
+        points = _split(x.index_select(-1, self._written), [len(members) for _, members in self._groups])
+        mapped = [
+            (f.forward if forward else f.inverse)(own, raw)
+            for (f, _), own, raw in zip(self._groups, points, blocks, strict=True)
+        ]
+        image, log_slopes = (_joined(parts) for parts in zip(*mapped, strict=True))
+        if not self._in_order:
+            log_slopes = log_slopes.index_select(-1, self._order)
+        return x.index_copy(-1, self._written, image), log_slopes
 
     def extra_repr(self) -> str:
         return f"transformed={self.transformed}, read={self.read}, transforms={[f for f, _ in self._groups]}"
+
+
+def _split(x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Parts of the last axis; splitting into one would copy the gradient."""
+    return [x] if len(sizes) == 1 else x.split(list(sizes), -1)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 
 def _groups(transforms: Sequence[Transform]) -> list[tuple[Transform, list[int]]]:

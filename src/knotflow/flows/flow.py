@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from knotflow.flows.constants import Constants
 from knotflow.flows.coupling import Coupling
+from knotflow.flows.gradient import with_gradient
 from knotflow.transforms import Circle, Domain, Interval, Line
 from knotflow.transforms.base import check_count
 from knotflow.transforms.domains import rounding, with_value
@@ -66,6 +68,8 @@ class Flow(nn.Module):
         config: the configuration from which the flow was built; needed to save it.
     """
 
+    _lines: Tensor
+
     def __init__(
         self,
         domains: Sequence[Domain],
@@ -82,14 +86,15 @@ class Flow(nn.Module):
         for number, coupling in enumerate(couplings):
             _check_coupling(number, coupling, inner)
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
-        self._origin = [
-            d.low if s.low == 0 else (d.low + d.high) / 2 for d, s in zip(domains, inner, strict=True)
-        ]
-        self.scale = [s.length / d.length for d, s in zip(domains, inner, strict=True)]
-        """Length of the standard domain of each coordinate divided by that of its own."""
-        self.log_scale = sum(map(math.log, self.scale))
-        self._bounded = [isinstance(d, Interval) for d in domains]
-        self._lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
+        scale = [s.length / d.length for d, s in zip(domains, inner, strict=True)]
+        self._log_scale = sum(map(math.log, scale))
+        self._scale = Constants(scale)
+        self._origin = Constants(
+            [d.low if s.low == 0 else (d.low + d.high) / 2 for d, s in zip(domains, inner, strict=True)]
+        )
+        self._limits, self._inner_limits = _Limits(domains), _Limits(inner)
+        lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
+        self.register_buffer("_lines", torch.tensor(lines, dtype=torch.long), persistent=False)
 
     @classmethod
     def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
@@ -110,21 +115,20 @@ class Flow(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
         self._check_shapes(x, context)
-        z, ladj = self.enter(x), x.new_full((), self.log_scale)
+        z, log_slopes = self._enter(x), []
         for coupling in self.couplings:
-            z, log_slopes = coupling(z, context)
-            ladj = ladj + log_slopes.sum(-1)
-        return z, ladj.expand(x.shape[:-1])
+            z, more = coupling(z, context)
+            log_slopes.append(more)
+        return z, self._ladj(log_slopes, x, self._log_scale)
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Carry base points (..., d), in standard coordinates, to data; returns them and log |det|."""
         self._check_shapes(z, context)
-        ladj = z.new_full((), -self.log_scale)
-        shape = z.shape[:-1]
+        x, log_slopes = z, []
         for coupling in reversed(self.couplings):
-            z, log_slopes = coupling.inverse(z, context)
-            ladj = ladj + log_slopes.sum(-1)
-        return self.leave(z), ladj.expand(shape)
+            x, more = coupling.inverse(x, context)
+            log_slopes.append(more)
+        return self._leave(x), self._ladj(log_slopes, z, -self._log_scale)
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
@@ -132,13 +136,7 @@ class Flow(nn.Module):
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
-
-        def total(points: Tensor) -> tuple[Tensor, Tensor]:
-            log_prob = self._log_prob(points, context)
-            return log_prob.sum(), log_prob
-
-        score, log_prob = torch.func.grad(total, has_aux=True)(x)
-        return log_prob, score
+        return with_gradient(lambda points: self._log_prob(points, context), x, (context, *self.parameters()))
 
     def score(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""$\partial \log p / \partial x$ of points (..., d): the force of the energy $u = -\log p$."""
@@ -178,25 +176,19 @@ class Flow(nn.Module):
         """Draw n points of the base distribution, in standard coordinates."""
         like = next(self.parameters(), torch.empty(0))
         z = torch.rand(n, self.dim, generator=generator, dtype=like.dtype, device=like.device)
-        if self._lines:
+        if len(self._lines):
             normal = torch.randn(
                 n, len(self._lines), generator=generator, dtype=like.dtype, device=like.device
             )
-            z[:, self._lines] = normal
+            z = z.index_copy(-1, self._lines, normal)
         return z
 
     def base_log_prob(self, z: Tensor) -> Tensor:
         """Log-density of the base in standard coordinates."""
-        if not self._lines:
+        if not len(self._lines):
             return z.new_zeros(z.shape[:-1])
-        lines = z[..., self._lines]
+        lines = z.index_select(-1, self._lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
-
-    def base_derivative(self, z: Tensor, tangent: Tensor) -> Tensor:
-        """Derivative of `base_log_prob` along a tangent."""
-        if not self._lines:
-            return z.new_zeros(z.shape[:-1])
-        return -(z[..., self._lines] * tangent[..., self._lines]).sum(-1)
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""
@@ -206,7 +198,7 @@ class Flow(nn.Module):
     def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
         """Each coupling with its input and its log-slopes, in standard coordinates: to look inside a flow."""
         self._check_shapes(x, context)
-        z = self.enter(x)
+        z = self._enter(x)
         for coupling in self.couplings:
             image, log_slopes = coupling(z, context)
             yield coupling, z, log_slopes
@@ -216,39 +208,38 @@ class Flow(nn.Module):
         z, ladj = self.forward(x, context)
         return self.base_log_prob(z) + ladj
 
-    def enter(self, x: Tensor) -> Tensor:
+    def _ladj(self, log_slopes: Sequence[Tensor], x: Tensor, start: float) -> Tensor:
+        """Sum (...) of the log-slopes of all couplings and of the change of scale, for points (..., d)."""
+        if not log_slopes:
+            return x.new_full(x.shape[:-1], start)
+        return torch.cat(list(log_slopes), -1).sum(-1) + start
+
+    def _enter(self, x: Tensor) -> Tensor:
         """Standard coordinates of data; points that left an interval by rounding only are moved back."""
         if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
-        z = (x - x.new_tensor(self._origin)) * x.new_tensor(self.scale)
-        return self._clip(z, z.new_zeros(()), z.new_ones(()))
+        return self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
 
-    def leave(self, z: Tensor) -> Tensor:
-        x = z.new_tensor(self._origin) + z / z.new_tensor(self.scale)
-        low = z.new_tensor([d.low for d in self.domains])
-        high = z.new_tensor([d.high for d in self.domains])
-        return self._clip(x, low, high)
-
-    def _clip(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Clamp values of interval coordinates, leaving derivatives as they are."""
-        if not any(self._bounded):
-            return x
-        bounded = torch.tensor(self._bounded, device=x.device)
-        return with_value(x, torch.where(bounded, torch.clamp(x, low, high), x))
+    def _leave(self, z: Tensor) -> Tensor:
+        return self._limits.clip(self._origin(z) + z / self._scale(z))
 
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:
             return
-        flat = x.reshape(-1, self.dim)
+        least, most = torch.aminmax(x.reshape(-1, self.dim), dim=0)
         try:
-            least, most = flat.amin(0).tolist(), flat.amax(0).tolist()
+            if self._limits.hold(least, most):
+                return
         except RuntimeError:  # vmap: values cannot be looked at
             return
-        for i, (domain, smallest, largest) in enumerate(zip(self.domains, least, most, strict=True)):
+        for i, (smallest, largest) in enumerate(zip(least.tolist(), most.tolist(), strict=True)):
+            domain = self.domains[i]
             if math.isnan(smallest):
                 raise ValueError(f"coordinate {i} is NaN in some points; remove those points.")
             slack = rounding(domain, x.dtype)
-            if self._bounded[i] and not (smallest >= domain.low - slack and largest <= domain.high + slack):
+            if isinstance(domain, Interval) and not (
+                smallest >= domain.low - slack and largest <= domain.high + slack
+            ):
                 raise ValueError(
                     f"coordinate {i} lives on the interval [{domain.low}, {domain.high}], got values from "
                     f"{smallest:.9g} to {largest:.9g}; rescale the data or widen the interval."
@@ -275,6 +266,24 @@ class Flow(nn.Module):
                 f"expected one context, or one for each point, of shape {(*x.shape[:-1], self.context)}, got "
                 f"{tuple(context.shape)}."
             )
+
+
+class _Limits(nn.Module):
+    """Between which coordinates lie, infinite but for intervals."""
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        super().__init__()
+        ends = [(d.low, d.high) if isinstance(d, Interval) else (-math.inf, math.inf) for d in domains]
+        self.low, self.high = (Constants(side) for side in zip(*ends, strict=True))
+        self._any = any(isinstance(d, Interval) for d in domains)
+
+    def clip(self, x: Tensor) -> Tensor:
+        """Clamp the values of points, leaving derivatives as they are."""
+        return with_value(x, torch.clamp(x, self.low(x), self.high(x))) if self._any else x
+
+    def hold(self, least: Tensor, most: Tensor) -> bool:
+        """Whether values from least to most, (d,) each, are certainly inside, and no NaN."""
+        return bool(((least >= self.low(least)) & (most <= self.high(most))).all())
 
 
 def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) -> None:

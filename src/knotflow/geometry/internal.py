@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from knotflow.geometry.placement import Placement
 from knotflow.geometry.vectors import cross, dot, norm
+from knotflow.geometry.wilson import Steps, pulled_back
 from knotflow.geometry.zmatrix import ZMatrix
 
 
@@ -73,10 +74,7 @@ class InternalCoordinates(nn.Module):
             Coordinates of shape ``(..., 3N - 6)`` and $\log|\partial q / \partial x|$ of shape ``(...)``.
         """
         self._check("positions", x, (self.n_atoms, 3))
-        flat = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0).contiguous()
-        bond = flat.index_select(1, self._atom) - flat.index_select(1, self._bond)
-        axis = flat.index_select(1, self._angle) - flat.index_select(1, self._bond[1:])
-        far = flat.index_select(1, self._torsion) - flat.index_select(1, self._angle[1:])
+        bond, axis, far = self._steps(x)
         # Arc tangents keep their digits everywhere; an arc cosine would lose them near 0 and π.
         bonds = norm(bond)
         angles = torch.atan2(norm(cross(bond[:, 1:], axis)), dot(bond[:, 1:], axis))
@@ -149,9 +147,22 @@ class InternalCoordinates(nn.Module):
             Force of shape ``(..., N, 3)``.
         """
         self._check("forces", force, (self.n_coordinates,), like=x)
-        pull_back = torch.func.vjp(lambda x: self.forward(x)[0], x)[1]
-        cartesian: Tensor = pull_back(force)[0]
-        return cartesian
+        self._check("positions", x, (self.n_atoms, 3))
+        pulled = pulled_back(self._steps(x), *self._parts(force))
+        # Every vector ends at an atom and begins at another.
+        ends = (self._atom, self._angle, self._torsion, self._bond, self._bond[1:], self._angle[1:])
+        on_atoms = torch.cat((*pulled, *(-vectors for vectors in pulled)), 1)
+        zero = on_atoms.new_zeros(3, self.n_atoms, on_atoms.shape[-1])
+        return zero.index_add(1, torch.cat(ends), on_atoms).permute(2, 1, 0).reshape(x.shape)
+
+    def _steps(self, x: Tensor) -> Steps:
+        """Bond vector, axis and the vector beyond it of every row, of positions (..., N, 3)."""
+        flat = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0).contiguous()
+        return Steps(
+            flat.index_select(1, self._atom) - flat.index_select(1, self._bond),
+            flat.index_select(1, self._angle) - flat.index_select(1, self._bond[1:]),
+            flat.index_select(1, self._torsion) - flat.index_select(1, self._angle[1:]),
+        )
 
     def _parts(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._check("coordinates", q, (self.n_coordinates,))

@@ -8,7 +8,6 @@ if importlib.util.find_spec("lightning") is None:
     )
 
 from knotflow.errors import TrainingError
-from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
 from knotflow.training.own_samples import OwnSamples, Pool
@@ -18,7 +17,6 @@ from knotflow.training.run import fit, make_loss
 __all__ = [
     "NLL",
     "Batch",
-    "CompiledLoss",
     "ForceMatching",
     "LossConfig",
     "Mix",

@@ -57,5 +57,5 @@ class TrainingConfig(Config):
     """Steps between checkpoints and validations; a resumed run goes on from the last one."""
     log_every: Count = 50
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    compile: bool = True
-    """Compile the loss into one graph: some ten seconds to start, then several times faster."""
+    compile: bool = False
+    """Make one graph of the loss, which takes minutes to start: for GPUs. On CPUs eager code is fast."""

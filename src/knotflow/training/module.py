@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from knotflow.compiled import Compiled
 from knotflow.flows import Flow
-from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import TrainingConfig
 from knotflow.training.data import OWN_STREAM, FlowData, step_seed
 from knotflow.training.guard import Guard, diagnose
-from knotflow.training.objectives import Batch
+from knotflow.training.objectives import Batch, Mix
 from knotflow.training.own_samples import Own
 
 log = logging.getLogger("knotflow")
@@ -45,7 +45,7 @@ class FlowModule(pl.LightningModule):
 
     Args:
         flow: the flow.
-        loss: what is minimised.
+        mix: what is minimised.
         config: how.
         monitor: what to watch besides the losses, at every checkpoint.
         own: draws samples of the model to train on.
@@ -54,14 +54,15 @@ class FlowModule(pl.LightningModule):
     def __init__(
         self,
         flow: Flow,
-        loss: CompiledLoss,
+        mix: Mix,
         config: TrainingConfig,
         monitor: Monitor | None = None,
         own: Own | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.flow, self.loss, self.config = flow, loss, config
+        self.flow, self.mix, self.config = flow, mix, config
+        self.loss = Compiled(mix, task="training", enabled=config.compile)
         self.average = AveragedModel(flow, multi_avg_fn=_moving_average(config.ema)) if config.ema else None
         if self.average is not None:
             self.average.requires_grad_(False)
@@ -138,7 +139,7 @@ class FlowModule(pl.LightningModule):
             self._log({"loss": total.detach(), "gradient_norm": norm, "learning_rate": rate, **self.values})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        for name, value in self.loss.values(self.model, batch).items():
+        for name, value in self.mix.values(self.model, batch).items():
             self.log(f"validation_{name}", value, on_epoch=True, batch_size=len(batch.x), logger=False)
 
     def on_validation_epoch_end(self) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from knotflow.compiled import Compiled
 from knotflow.config import Config
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig
@@ -71,7 +70,8 @@ class MoleculeTraining(Config):
     """With the preset paper: bins of B-splines as narrow as 1e-6 of the whole, no start from the
     marginals, no clipping, no average and no warm-up, as published."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    compile: bool = True
+    compile: bool = False
+    """Make one graph of the loss, for GPUs: see `TrainingConfig`."""
 
 
 class Split(Config):
@@ -206,13 +206,15 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
     )
 
 
-def cartesian_metric(coordinates: InternalCoordinates, *, compile: bool = False) -> Metric:
+def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
     """Errors of scores along internal coordinates as errors of forces on atoms, in kT/nm."""
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
-        return coordinates.cartesian_force(coordinates.inverse(q)[0].detach(), error)
+        with torch.no_grad():
+            x, _ = coordinates.inverse(q)
+        return coordinates.cartesian_force(x, error)
 
-    return Compiled(metric, task="force matching", enabled=compile, dynamic=True)
+    return metric
 
 
 def standardised_metric(score: Tensor) -> Metric:
@@ -295,7 +297,7 @@ def train_generator(
 def _metric(choice: MoleculeTraining, coordinates: InternalCoordinates, train: Batch) -> Metric | None:
     """How errors of forces are measured, by preset."""
     if choice.preset == "paper":
-        return cartesian_metric(coordinates, compile=choice.compile)
+        return cartesian_metric(coordinates)
     return None if train.force is None else standardised_metric(train.force)
 
 

@@ -3,7 +3,7 @@ r"""What is minimised in training: small terms, and weighted mixtures of them.""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,8 +35,6 @@ class View(NamedTuple):
     batch: Batch
     log_prob: Tensor | None
     score: Tensor | None
-    inverse: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
-    """Carries base points, given a context, to data: `Flow.inverse` or a faster way to do the same."""
 
 
 class Term(ABC):
@@ -98,7 +96,7 @@ class ReverseKL(Term):
         if context is not None:
             context = context[torch.randint(len(context), (self.samples,), device=context.device)]
         z = flow.sample_base(self.samples)
-        x, ladj = view.inverse(z, context)
+        x, ladj = flow.inverse(z, context)
         return (flow.base_log_prob(z) - ladj + self.energy(x)).mean()
 
 
@@ -124,15 +122,25 @@ class Mix:
         self.needs_force = any(term.needs_force for term in parts)
 
     def __call__(self, flow: Flow, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        values = self._evaluate(flow, batch, list(self.terms))
+        total = torch.stack([weight * values[name] for name, (weight, _) in self.terms.items()]).sum()
+        return total, {name: value.detach() for name, value in values.items()}
+
+    @torch.no_grad()
+    def values(self, flow: Flow, batch: Batch) -> dict[str, Tensor]:
+        """The terms that depend on data, without derivatives: what to look at on validation data."""
+        of_data = [name for name, (_, term) in self.terms.items() if term.needs_log_prob or term.needs_score]
+        return self._evaluate(flow, batch, of_data)
+
+    def _evaluate(self, flow: Flow, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+        """Some of the terms; log-density and score are computed once for all of them."""
         log_prob = score = None
         if self.needs_score:
             log_prob, score = flow.log_prob_and_score(batch.x, batch.context)
         elif self.needs_log_prob:
             log_prob = flow.log_prob(batch.x, batch.context)
-        view = View(flow, batch, log_prob, score, flow.inverse)
-        values = {name: term(view) for name, (_, term) in self.terms.items()}
-        total = torch.stack([weight * values[name] for name, (weight, _) in self.terms.items()]).sum()
-        return total, {name: value.detach() for name, value in values.items()}
+        view = View(flow, batch, log_prob, score)
+        return {name: self.terms[name][1](view) for name in names}
 
 
 def _given(value: Tensor | None) -> Tensor:

@@ -22,7 +22,7 @@ class Progress:
     steps: int
     """Steps in all."""
     seconds_left: float
-    """At the speed since the first step of this process, which may have had to compile; NaN until then."""
+    """At the speed since the first step of this process, which may take longer; NaN until then."""
     values: Mapping[str, float]
     """Terms of the loss in the last step; losses on validation data and what the monitor found, at the last
     checkpoint. Nothing before the first step."""

@@ -21,7 +21,6 @@ from torch import Tensor
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, load, save
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.compiled import CompiledLoss
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
 from knotflow.training.logs import CsvLog, ProgressLine
@@ -102,7 +101,7 @@ def fit(
     elif checkpoint is None:
         fit_marginals(flow, train.x, config.marginals, context=train.context, seed=config.seed)
         save(flow, initial)
-    module = FlowModule(flow, CompiledLoss(mix, enabled=config.compile), config, monitor, own)
+    module = FlowModule(flow, mix, config, monitor, own)
     done = 0
     if checkpoint is not None:
         module.restore(checkpoint["state"])
@@ -242,7 +241,10 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(description, indent=2).encode())
         return
     found = json.loads(path.read_text())
-    difference = _first_difference(found, json.loads(json.dumps(description)))
+    wanted = json.loads(json.dumps(description))
+    # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
+    wanted["training"]["compile"] = found.get("training", {}).get("compile")
+    difference = _first_difference(found, wanted)
     if difference:
         raise ValueError(
             f"{folder} holds another run, which differs in {difference}; choose another folder, or remove "

@@ -81,29 +81,6 @@ class Transform(ABC):
         x, slope = self._inverse(self.domain.enter(y), raw.to(y.dtype))
         return self._leave(y, x, -slope.log())
 
-    def select(self, x: Tensor, raw: Tensor) -> Tensor:
-        """What of the raw parameters matters at points: shape (..., m), from which `at` maps them.
-
-        ``forward(x, raw)`` is ``at(x, select(x, raw))``. A family whose maps are made of pieces chooses the
-        piece here, with what its shape depends on, so that whoever compiles the two apart gets two small
-        programs: one that runs over all parameters, and one over the few of a piece.
-        """
-        self._check(x, raw)
-        return raw
-
-    def at(self, x: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-        """Map points with what `select` found for them: image and log-slope."""
-        return self.forward(x, selected)
-
-    def select_inverse(self, y: Tensor, raw: Tensor) -> Tensor:
-        """What matters at images, as `select`: from it `inverse_at` maps them back."""
-        self._check(y, raw)
-        return raw
-
-    def inverse_at(self, y: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-        """Map images back with what `select_inverse` found: preimage and log-slope of the inverse."""
-        return self.inverse(y, selected)
-
     @abstractmethod
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Image and slope of points of ``[domain.low, domain.high]``."""

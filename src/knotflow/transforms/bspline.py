@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from knotflow.transforms.basis import bernstein, evaluate, knot_value
 from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
 from knotflow.transforms.knots import Knots, Layout, Paper, Parametrisation, Slopes, least_share, supports
 from knotflow.transforms.roots import polynomial_root
-from knotflow.transforms.search import PrefixSums, prefix_sums
+from knotflow.transforms.search import PrefixSums
 
 PARAMETRISATIONS: dict[str, type[Slopes | Paper]] = {"slopes": Slopes, "paper": Paper}
 
@@ -82,117 +81,6 @@ class BSpline(Transform):
         y = self._onto(x, value + width * rise)
         return self.domain.enter(y + self._rotation(raw)) if self.phase else y, slope
 
-    def select(self, x: Tensor, raw: Tensor) -> Tensor:
-        """Widths and rises: their sums, those before the bin of a point, those around it and at the seam."""
-        raw, (widths, rises) = self._dense(x, raw)
-        level = self._level(self.domain.enter(x.detach()), widths)
-        right = widths.detach()[..., :-1, :].cumsum(-2)
-        return self._columns(x, raw, widths, rises, right <= level)
-
-    def at(self, x: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-        piece = self._selected(selected)
-        entered = self.domain.enter(x)
-        rise, slope = evaluate(piece.coefficients, clip((entered - piece.knot) / piece.width, 0.0, 1.0))
-        y = self._onto(entered, piece.value + piece.width * rise)
-        if piece.rotation is not None:
-            y = self.domain.enter(y + piece.rotation)
-        return self._leave(x, y, slope.log())
-
-    def select_inverse(self, y: Tensor, raw: Tensor) -> Tensor:
-        """As `select`, of images: the bin is the one between whose knots' values an image lies."""
-        raw, (widths, rises) = self._dense(y, raw)
-        q, n = self.layout.q, self.layout.pieces
-        entered = self.domain.enter(y.detach())
-        if self.phase:
-            entered = self.domain.enter(entered - self._angle(raw[..., -1, :].detach()).reshape(y.shape))
-        level = self._level(entered, rises)
-        # Values at all inner knots, in units in which rises are not scaled; those of widths cancel.
-        around, above = self._extended(widths.detach(), q), rises.detach()
-        if self.layout.periodic:
-            above = self._extended(above, q).narrow(-2, q, n + q)
-        value = above.narrow(-2, 0, n - 1).cumsum(-2) + knot_value(
-            [around.narrow(-2, 1 + i, n - 1) for i in range(2 * q)],
-            [above.narrow(-2, 1 + i, n - 1) for i in range(q)],
-        )
-        if self.layout.periodic:
-            seam = [around.narrow(-2, i, 1) for i in range(2 * q)]
-            value = value - knot_value(seam, [above.narrow(-2, i, 1) for i in range(q)])
-        return self._columns(y, raw, widths, rises, value <= level)
-
-    def inverse_at(self, y: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-        piece = self._selected(selected)
-        entered = self.domain.enter(y)
-        if piece.rotation is not None:
-            entered = self.domain.enter(entered - piece.rotation)
-        target, d = (entered - piece.value) / piece.width, piece.coefficients
-        # What rounding took from the last bin must not be missing at its end.
-        whole = sum(d[1:], d[0]) / len(d)
-        target = with_value(target, torch.where(entered >= self.domain.high, whole, target))
-        u, slope = polynomial_root(d, target)
-        return self._leave(y, self._onto(entered, piece.knot + piece.width * u), -slope.log())
-
-    def _dense(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Knots]:
-        """Raw parameters (..., p, points), and widths and rises of all bins, not scaled.
-
-        Points are on the last axis, so that the loops that PyTorch compiles run over them, and nothing is
-        divided by sums over all bins: what is dense is little more than one exponential a parameter.
-        """
-        self._check(x, raw)
-        raw = raw.to(x.dtype).expand(*x.shape, self.n_parameters)
-        raw = (raw if x.ndim else raw.unsqueeze(0)).mT
-        return raw, self._knots(raw, -2, scaled=False)
-
-    def _level(self, entered: Tensor, parts: Tensor) -> Tensor:
-        """Points of the domain, (..., 1, points), in units of widths or rises that are not scaled."""
-        entered = entered if entered.ndim else entered.unsqueeze(0)
-        share = (entered - self.domain.low) / self.domain.length
-        return (share * parts.detach().sum(-2)).unsqueeze(-2)
-
-    def _extended(self, values: Tensor, margin: int) -> Tensor:
-        """Widths or rises with so many more rows at each end, periodic or zero."""
-        if self.layout.periodic:
-            n = self.layout.pieces
-            rows = [values.narrow(-2, i % n, 1) for i in (*range(-margin, 0), *range(margin))]
-            return torch.cat([*rows[:margin], values, *rows[margin:]], -2)
-        return torch.nn.functional.pad(values, (0, 0, margin, margin))
-
-    def _columns(self, x: Tensor, raw: Tensor, widths: Tensor, rises: Tensor, passed: Tensor) -> Tensor:
-        """What is selected at points (...), of which it is known which inner knots they have passed."""
-        layout, q, n = self.layout, self.layout.q, self.layout.pieces
-        # Sums over masks: their derivatives are masks again, where those of indexing would be scattered. Bins
-        # are counted in floating point: masks of another width than the values are slow to make.
-        j = passed.to(x.dtype).sum(-2)
-        columns = [widths.sum(-2), rises.sum(-2), _sum_before(widths, j), _sum_before(rises, j)]
-        columns += [self._pick(widths, j + m) for m in range(-q, q + 1)]
-        columns += [self._pick(rises, j + m) for m in range(q + 1)]
-        if layout.periodic:
-            columns += [widths[..., i % n, :] for i in range(-q, q)]
-            columns += [rises[..., i % n, :] for i in range(q)]
-        if self.phase:
-            columns.append(raw[..., -1, :])
-        return torch.stack(columns).movedim(0, -1).reshape(*x.shape, len(columns))
-
-    def _selected(self, selected: Tensor) -> _Piece:
-        q, low = self.layout.q, self.domain.low
-        columns = iter(selected.unbind(-1))
-        across, up = (self.domain.length / total for total in islice(columns, 2))
-        knot, coefficient = low + across * next(columns), low + up * next(columns)
-        widths = [across * width for width in islice(columns, 2 * q + 1)]
-        rises = [up * rise for rise in islice(columns, q + 1)]
-        coefficients, offset = bernstein(widths, rises)
-        if self.layout.periodic:
-            around = [across * width for width in islice(columns, 2 * q)]
-            offset = offset - knot_value(around, [up * rise for rise in islice(columns, q)])
-        rotation = self._angle(next(columns)) if self.phase else None
-        return _Piece(knot, coefficient + offset, widths[q], coefficients, rotation)
-
-    def _pick(self, values: Tensor, index: Tensor) -> Tensor:
-        """Row ``index`` of widths or rises, beyond the ends periodic or zero, as a sum over a mask."""
-        if self.layout.periodic:
-            n = values.shape[-2]
-            index = index - n * torch.floor(index / n)
-        return torch.where(_rows(values) == index.unsqueeze(-2), values, 0.0).sum(-2)
-
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         if self.phase:
             y = self.domain.enter(y - self._rotation(raw))
@@ -255,24 +143,21 @@ class BSpline(Transform):
             low = low - self._seam_offset(*spline).unsqueeze(-1)
         return t, torch.cat([low, low + rises.cumsum(-1)], -1)
 
-    def _knots(self, raw: Tensor, axis: int = -1, *, scaled: bool = True) -> Knots:
+    def _knots(self, raw: Tensor) -> Knots:
         sizes = self.parametrisation.sizes(self.layout)
-        raw_widths, raw_coefficients = raw.narrow(axis, 0, sum(sizes)).split(sizes, axis)
-        return self.parametrisation.knots(raw_widths, raw_coefficients, self.layout, axis, scaled=scaled)
+        raw_widths, raw_coefficients = raw[..., : sum(sizes)].split(sizes, -1)
+        return self.parametrisation.knots(raw_widths, raw_coefficients, self.layout)
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
         """The splines of all points; those shared by several points are made once."""
         widths, rises = (part.expand(*x.shape, part.shape[-1]) for part in self._knots(raw))
         low = self.domain.low
         seam = self._seam_offset(widths, rises) if self.layout.periodic else None
-        return _Spline(prefix_sums(widths, low), prefix_sums(rises, low), seam)
+        return _Spline(PrefixSums(widths, low), PrefixSums(rises, low), seam)
 
     def _rotation(self, raw: Tensor) -> Tensor:
-        return self._angle(raw[..., -1])
-
-    def _angle(self, raw: Tensor) -> Tensor:
         length = self.domain.length
-        return torch.remainder(raw * (length / (2 * math.pi)), length)
+        return torch.remainder(raw[..., -1] * (length / (2 * math.pi)), length)
 
     def _window(self, values: Tensor, first: Tensor, size: int) -> tuple[Tensor, ...]:
         """Columns ``first .. first + size - 1`` of widths or rises, beyond the ends periodic or zero."""
@@ -324,19 +209,6 @@ class BSpline(Transform):
             )
             j = j + ((knot <= 0) | ((knot < n) & (value <= y)))
         return j.clamp(0, n - 1)
-
-
-class _Piece(NamedTuple):
-    """The polynomial on one bin, for each point."""
-
-    knot: Tensor
-    """The bin's left end."""
-    value: Tensor
-    """The map there, without its phase."""
-    width: Tensor
-    coefficients: list[Tensor]
-    """Bernstein coefficients of the slope."""
-    rotation: Tensor | None
 
 
 class _Spline(NamedTuple):
@@ -407,16 +279,6 @@ def _parametrisation(choice: str | Parametrisation) -> Parametrisation:
             f"got {choice!r}."
         )
     return PARAMETRISATIONS[choice]()
-
-
-def _sum_before(values: Tensor, j: Tensor) -> Tensor:
-    """Sum of the rows before row j."""
-    return torch.where(_rows(values) < j.unsqueeze(-2), values, 0.0).sum(-2)
-
-
-def _rows(values: Tensor) -> Tensor:
-    """Numbers of the rows (..., rows, points), in the type of the values."""
-    return torch.arange(values.shape[-2], dtype=values.dtype, device=values.device).unsqueeze(-1)
 
 
 def _modulo(index: Tensor, n: int, size: int) -> Tensor:

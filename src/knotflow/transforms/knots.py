@@ -76,24 +76,13 @@ class Parametrisation(ABC):
         """Raise ``ValueError`` if the floors and bounds do not fit the layout."""
 
     @abstractmethod
-    def knots(
-        self,
-        raw_widths: Tensor,
-        raw_coefficients: Tensor,
-        layout: Layout,
-        axis: int = -1,
-        *,
-        scaled: bool = True,
-    ) -> Knots:
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
         """Build the spline from raw parameters of the given `sizes`.
 
         Args:
-            raw_widths: raw parameters of the widths, along an axis.
+            raw_widths: raw parameters of the widths, along the last axis.
             raw_coefficients: those of the coefficients, likewise.
             layout: the shape of the spline.
-            axis: the axis along which bins are counted, -1 or -2.
-            scaled: whether widths and rises add up to the length of the domain; if not, both are right up to
-                a factor, and no sum over all bins stands between a raw parameter and what it becomes.
         """
 
 
@@ -123,23 +112,14 @@ class Paper(Parametrisation):
         check_floor("min_width", self.min_width, n_widths)
         check_floor("min_rise", self.min_rise, n_rises)
 
-    def knots(
-        self,
-        raw_widths: Tensor,
-        raw_coefficients: Tensor,
-        layout: Layout,
-        axis: int = -1,
-        *,
-        scaled: bool = True,
-    ) -> Knots:
-        total = layout.domain.length if scaled else None
-        widths = shares(raw_widths, self.min_width, total, axis)
-        rises = shares(raw_coefficients, self.min_rise, total, axis)
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
+        widths = shares(raw_widths, self.min_width, layout.domain.length)
+        rises = shares(raw_coefficients, self.min_rise, layout.domain.length)
         if layout.periodic:
             return Knots(widths, rises)
         if isinstance(layout.domain, Line):
-            return _join_identity(widths, rises, layout, axis, scaled=scaled)
-        return _clamp(widths, rises, layout, axis, scaled=scaled)
+            return _join_identity(widths, rises, layout)
+        return _clamp(widths, rises, layout)
 
 
 @dataclass(frozen=True)
@@ -174,21 +154,12 @@ class Slopes(Parametrisation):
                 f"min_slope={self.min_slope}, max_slope={self.max_slope}."
             )
 
-    def knots(
-        self,
-        raw_widths: Tensor,
-        raw_coefficients: Tensor,
-        layout: Layout,
-        axis: int = -1,
-        *,
-        scaled: bool = True,
-    ) -> Knots:
-        widths = shares(raw_widths, self.min_width, layout.domain.length if scaled else None, axis)
+    def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
+        widths = shares(raw_widths, self.min_width, layout.domain.length)
         if isinstance(layout.domain, Line):
-            rises = self._rises(raw_coefficients, _window_sums(widths, layout.q, axis))
-            return _join_identity(widths, rises, layout, axis, scaled=scaled)
-        rises = self._rises(raw_coefficients, supports(widths, layout, axis))
-        return Knots(widths, _scaled(rises, layout, axis) if scaled else rises)
+            rises = self._rises(raw_coefficients, _window_sums(widths, layout.q))
+            return _join_identity(widths, rises, layout)
+        return Knots(widths, _scaled(self._rises(raw_coefficients, supports(widths, layout)), layout))
 
     def _rises(self, raw: Tensor, supports: Tensor) -> Tensor:
         """Bounded slopes times supports, up to a factor.
@@ -200,41 +171,32 @@ class Slopes(Parametrisation):
         return ((raw + shift).sigmoid_() * supports).add_(supports, alpha=least)
 
 
-def supports(widths: Tensor, layout: Layout, axis: int = -1) -> Tensor:
+def supports(widths: Tensor, layout: Layout) -> Tensor:
     """Length ``t_{i+1} - t_{i-q}`` of the support of each slope coefficient, one for each rise."""
     q = layout.q
     if layout.periodic:
-        before = widths.index_select(axis, torch.arange(-q, 0, device=widths.device) % layout.pieces)
-        return _window_sums(torch.cat([before, widths], axis), q, axis)
-    nothing = torch.zeros_like(widths.narrow(axis, 0, 1))
-    return _window_sums(torch.cat([*[nothing] * q, widths, *[nothing] * q], axis), q, axis)
+        before = widths.index_select(-1, torch.arange(-q, 0, device=widths.device) % layout.pieces)
+        return _window_sums(torch.cat([before, widths], -1), q)
+    return _window_sums(torch.nn.functional.pad(widths, (q, q)), q)
 
 
-def _window_sums(widths: Tensor, q: int, axis: int) -> Tensor:
+def _window_sums(widths: Tensor, q: int) -> Tensor:
     """Sums of all q + 1 consecutive widths; never differences of prefix sums, which lose digits."""
-    n = widths.shape[axis] - q
-    sums = widths.narrow(axis, 0, n) + widths.narrow(axis, 1, n)
+    n = widths.shape[-1] - q
+    sums = widths[..., :n] + widths[..., 1 : n + 1]
     for i in range(2, q + 1):
-        sums = sums.add_(widths.narrow(axis, i, n))  # in place: the sums are as wide as the bins
+        sums = sums.add_(widths[..., i : n + i])  # in place: the sums are as wide as the bins
     return sums
 
 
-def shares(raw: Tensor, floor: float | None, total: float | None, axis: int = -1) -> Tensor:
+def shares(raw: Tensor, floor: float | None, total: float) -> Tensor:
     """Positive parts of a total, none below the floor (Algorithm 1, lines 1-2 and 8-9).
 
-    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part. Without a
-    total the parts are right up to a factor.
+    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part.
     """
-    n = raw.shape[axis]
+    n = raw.shape[-1]
     least = least_share(floor, n)
-    if total is not None and not torch.compiler.is_compiling():
-        return torch.softmax(raw, axis).mul(total * (1 - n * least)).add_(total * least)
-    # The same softmax, written so that reading one share costs a product and no division.
-    weights = torch.exp(raw - raw.detach().amax(axis, keepdim=True))
-    together = weights.sum(axis, keepdim=True)
-    if total is None:
-        return weights + together * (least / (1 - n * least))
-    return total * least + weights * (total * (1 - n * least) / together)
+    return torch.softmax(raw, -1).mul(total * (1 - n * least)).add_(total * least)
 
 
 def least_share(floor: float | None, n: int) -> float:
@@ -251,27 +213,26 @@ def check_floor(name: str, floor: float | None, n: int) -> None:
         )
 
 
-def _scaled(rises: Tensor, layout: Layout, axis: int) -> Tensor:
+def _scaled(rises: Tensor, layout: Layout) -> Tensor:
     """Rises that add up to the length of the domain."""
-    return rises * (layout.domain.length / rises.sum(axis, keepdim=True))
+    return rises * (layout.domain.length / rises.sum(-1, keepdim=True))
 
 
-def _join_identity(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: bool) -> Knots:
+def _join_identity(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
     """Give the q slope coefficients of each end the value 1: f joins the identity with q derivatives.
 
     ``rises`` are those of the coefficients between the ends, up to a factor.
     """
-    q, last = layout.q, widths.shape[axis] - 1
-    left = list(accumulate(widths.narrow(axis, i, 1) for i in range(q)))
-    right = list(accumulate(widths.narrow(axis, last - i, 1) for i in range(q)))[::-1]
-    ends = reduce(add, [*left, *right]) / (q + 1)
-    room = (layout.domain.length if scaled else widths.sum(axis, keepdim=True)) - ends
-    middle = rises * (room / rises.sum(axis, keepdim=True))
+    q, last = layout.q, widths.shape[-1] - 1
+    left = list(accumulate(widths.narrow(-1, i, 1) for i in range(q)))
+    right = list(accumulate(widths.narrow(-1, last - i, 1) for i in range(q)))[::-1]
+    room = layout.domain.length - reduce(add, [*left, *right]) / (q + 1)
+    middle = rises * (room / rises.sum(-1, keepdim=True))
     left, right = ([part / (q + 1) for part in side] for side in (left, right))
-    return Knots(widths, torch.cat([*left, middle, *right], axis))
+    return Knots(widths, torch.cat([*left, middle, *right], -1))
 
 
-def _clamp(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: bool) -> Knots:
+def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
     """Algorithm 1's spline on [low, high], with its q outer knots a side moved onto the ends.
 
     Algorithm 1 subtracts f(low) and divides by f(high) - f(low) (lines 13-17); where the outer
@@ -282,21 +243,18 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: 
         widths: widths of the bins -q .. N + q - 1, shape (..., N + 2q), up to a factor.
         rises: shape (..., N + q), up to a factor.
         layout: the shape of the spline.
-        axis: that of the bins.
-        scaled: whether widths and rises of the result add up to the length.
     """
     q, n = layout.q, layout.pieces
     last = n + q - 1
-    inner = widths.narrow(axis, q, n)
-    if scaled:
-        scale = layout.domain.length / inner.sum(axis, keepdim=True)
-        widths, inner = widths * scale, inner * scale
+    inner = widths[..., q : q + n]
+    scale = layout.domain.length / inner.sum(-1, keepdim=True)
+    widths, inner = widths * scale, inner * scale
 
     def width(bin_: int) -> Tensor:
-        return widths.narrow(axis, bin_ + q, 1)
+        return widths.narrow(-1, bin_ + q, 1)
 
     def slope(i: int) -> Tensor:
-        return (q + 1) * rises.narrow(axis, i, 1) / reduce(add, (width(m) for m in range(i - q, i + 1)))
+        return (q + 1) * rises.narrow(-1, i, 1) / reduce(add, (width(m) for m in range(i - q, i + 1)))
 
     def rise(slope: Tensor, i: int) -> Tensor:
         return slope * reduce(add, (width(m) for m in range(max(i - q, 0), min(i + 1, n)))) / (q + 1)
@@ -313,9 +271,9 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout, axis: int, *, scaled: 
         slopes=[left[last - i] if last - i < q else slope(last - i) for i in range(q)],
     )
     first = [rise(left[i], i) for i in range(min(q, n))]
-    middle = [rises.narrow(axis, q, n - q)] if n > q else []
-    rises = torch.cat([*first, *middle, *[rise(right[last - i], i) for i in range(n, n + q)]], axis)
-    return Knots(inner, _scaled(rises, layout, axis) if scaled else rises)
+    middle = [rises.narrow(-1, q, n - q)] if n > q else []
+    rises = torch.cat([*first, *middle, *[rise(right[last - i], i) for i in range(n, n + q)]], -1)
+    return Knots(inner, _scaled(rises, layout))
 
 
 def _end_slopes(outside: list[Tensor], inside: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:

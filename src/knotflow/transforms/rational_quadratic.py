@@ -13,7 +13,7 @@ from knotflow.transforms.base import Transform, check_count
 from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
 from knotflow.transforms.knots import check_floor, shares
 from knotflow.transforms.roots import attach_derivatives
-from knotflow.transforms.search import PrefixSums, prefix_sums
+from knotflow.transforms.search import PrefixSums
 
 
 class RationalQuadratic(Transform):
@@ -99,7 +99,7 @@ class RationalQuadratic(Transform):
         widths, heights, slopes = (
             part.expand(*x.shape, part.shape[-1]) for part in (widths, heights, slopes)
         )
-        return _Spline(prefix_sums(widths, low), prefix_sums(heights, low), slopes)
+        return _Spline(PrefixSums(widths, low), PrefixSums(heights, low), slopes)
 
 
 class _Spline(NamedTuple):

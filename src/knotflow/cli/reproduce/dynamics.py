@@ -49,7 +49,7 @@ def dynamics(
         ),
     ] = ScaleName.small,
     compile: Annotated[
-        CompileName, typer.Option(help="What to compile; auto: what pays for so many steps.")
+        CompileName, typer.Option(help="Compile the force field; auto: if that pays for so many steps.")
     ] = CompileName.auto,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results; by default runs/dynamics-SCALE.")
