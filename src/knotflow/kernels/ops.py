@@ -1,19 +1,20 @@
-r"""The kernels as torch operators, with derivatives: ``torch.ops.knotflow.bspline`` and its relatives.
+r"""The kernels as torch operators, with derivatives.
 
 With $\varphi = \bar y\, y + \bar\ell\, \ell$ for the image $y$ and the log-slope $\ell$ of a point $x$,
 
 * ``bspline`` gives $(y, \ell)$;
-* ``bspline_backward`` its gradient $\nabla\varphi$ in $x$ and the raw parameters;
-* ``bspline_double_backward``, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in $x$, the
-  raw parameters, $\bar y$ and $\bar\ell$: what force matching needs. The kernel runs the one before on dual
-  numbers;
+* ``bspline_backward`` gives the gradient $\nabla\varphi$ in $x$ and the raw parameters;
+* ``bspline_double_backward`` gives, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in
+  $x$, the raw parameters, $\bar y$ and $\bar\ell$: what force matching needs. The kernel is the one before,
+  on dual numbers;
 * ``bspline_inverse`` and ``bspline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
 
 Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the operators of
 the map; third ones come from the definition in torch, which `define` hands in from the layer above.
 
-All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them;
-forward-mode derivatives do not.
+All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake
+tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them; forward-mode derivatives, and
+``torch.func`` inside ``torch.compile``, take the definition.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class BSplineKernel(NamedTuple):
 class _Call(ctypes.Structure):
     """``struct Call`` of call.hpp."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *[(name, ctypes.c_int32) for name in ("operation", "is_double", "order", "domain")],
         *[(name, ctypes.c_int32) for name in ("parametrisation", "phase", "bins", "threads")],
         *[(name, ctypes.c_int64) for name in ("points", "raw_stride", "hraw_stride")],
@@ -251,7 +252,7 @@ _bspline_double_backward = _register("bspline_double_backward", _double_backward
 
 
 class _PointByPoint(torch.autograd.Function):
-    """What the functions below have in common: tensors first, then whole and real numbers of a `BSplineKernel`."""
+    """What the functions below share: tensors come first, then the numbers of a `BSplineKernel`."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -365,7 +366,7 @@ class _InverseBackward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        r"""Derivatives of $s = (\bar x - \bar\ell\, \ell_x) / f'$ and $-s\, \partial f - \bar\ell\, \partial\ell$."""
+        r"""Of $s = (\bar x - \bar\ell\, \ell_x) / f'$, and of $-s\, \partial f - \bar\ell\, \partial\ell$."""
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:

@@ -61,7 +61,7 @@ class Domain(ABC):
     def enter(self, x: Tensor) -> Tensor:
         """Return ``x`` as points of ``[low, high]``, with derivative 1."""
 
-    def check(self, x: Tensor) -> None:
+    def check(self, x: Tensor) -> None:  # noqa: B027  (most domains take any point)
         """Raise ``ValueError`` for points that are not of this domain, where values can be looked at."""
 
     def inside(self, x: Tensor) -> Tensor | None:

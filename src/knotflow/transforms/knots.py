@@ -200,7 +200,7 @@ def shares(raw: Tensor, floor: float | None, total: float) -> Tensor:
 
 
 def least_share(floor: float | None, n: int) -> float:
-    """The floor of one of n parts, as a fraction of the whole; without one, `DEFAULT_FLOOR` of an equal part."""
+    """The floor of one of n parts, as a fraction of all; without one, `DEFAULT_FLOOR` of an equal part."""
     return DEFAULT_FLOOR / n if floor is None else floor
 
 
