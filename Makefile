@@ -58,10 +58,10 @@ lint: $(READY) ## style, types and the direction of imports
 	$(BIN)/lint-imports --no-logo
 
 sanitize: $(STAMP) ## run the kernels under the sanitizers for threads, memory and undefined behaviour
-	$(BUILD) --driver tests/kernels/sanitize.cpp --out build/sanitize-threads --flags "-g -O1 -fsanitize=thread"
+	$(BUILD) --driver tests/kernels/sanitize.cpp --out build/sanitize-threads --flags "-g1 -O1 -fsanitize=thread"
 	build/sanitize-threads
 	$(BUILD) --driver tests/kernels/sanitize.cpp --out build/sanitize-memory \
-		--flags "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+		--flags "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 	build/sanitize-memory
 
 bench: $(READY) ## time the transforms against other libraries

@@ -79,12 +79,12 @@ class BSplineKernel(NamedTuple):
 
     def forward(self, x: Tensor, raw: Tensor) -> Pair:
         """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
-        y, ladj = _Forward.apply(x, raw.expand(*x.shape, -1), list(self[:6]), list(self[6:]))
+        y, ladj = _apply(_Forward, x, raw.expand(*x.shape, -1), list(self[:6]), list(self[6:]))
         return y, ladj
 
     def inverse(self, y: Tensor, raw: Tensor) -> Pair:
         """Preimages and log-slopes of the inverse."""
-        x, ladj = _Inverse.apply(y, raw.expand(*y.shape, -1), list(self[:6]), list(self[6:]))
+        x, ladj = _apply(_Inverse, y, raw.expand(*y.shape, -1), list(self[:6]), list(self[6:]))
         return x, ladj
 
 
@@ -260,6 +260,11 @@ class _PointByPoint(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
 
+def _apply(function: Any, *arguments: Any) -> Any:
+    """``function.apply``, which torch does not annotate."""
+    return function.apply(*arguments)
+
+
 def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
     """The rule of ``vmap``: one more axis in front of all tensors."""
     *tensors, sizes, numbers = arguments
@@ -267,7 +272,7 @@ def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *argumen
         part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
         for part, dim in zip(tensors, in_dims, strict=False)
     ]
-    results = function.apply(*tensors, sizes, numbers)
+    results = _apply(function, *tensors, sizes, numbers)
     return results, (0,) * len(results)
 
 
@@ -278,7 +283,7 @@ class _Forward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return *_Backward.apply(*ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_Backward, *ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -294,7 +299,7 @@ class _Backward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        return *_DoubleBackward.apply(*ctx.saved_tensors, *h, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_DoubleBackward, *ctx.saved_tensors, *h, ctx.sizes, ctx.numbers), None, None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -350,7 +355,7 @@ class _Inverse(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return *_InverseBackward.apply(*ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_InverseBackward, *ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -370,7 +375,7 @@ class _InverseBackward(_PointByPoint):
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:
-                return _Backward.apply(x, raw, gy, gl, ctx.sizes, ctx.numbers)
+                return _apply(_Backward, x, raw, gy, gl, ctx.sizes, ctx.numbers)
 
             one, zero = torch.ones_like(x), torch.zeros_like(x)
             s = (gx - gl * pull(zero, one)[0]) / pull(one, zero)[0]

@@ -72,13 +72,13 @@ template <class F> KNOTFLOW_INLINE bool any(Mask<F> mask) {
 }
 
 template <class F> KNOTFLOW_INLINE Vec<F> floor_of(Vec<F> x) {
-    Vec<F> y;
+    Vec<F> y{};
     for (int i = 0; i < lanes<F>; ++i) y[i] = sizeof(F) == 4 ? __builtin_floorf(x[i]) : __builtin_floor(x[i]);
     return y;
 }
 
 template <class F> KNOTFLOW_INLINE Vec<F> sqrt_of(Vec<F> x) {
-    Vec<F> y;
+    Vec<F> y{};
     for (int i = 0; i < lanes<F>; ++i) y[i] = sizeof(F) == 4 ? __builtin_sqrtf(x[i]) : __builtin_sqrt(x[i]);
     return y;
 }

@@ -237,20 +237,25 @@ DOMAINS: dict[type[Domain], int] = {Interval: 0, Circle: 1, Line: 2}
 
 def _kernel(spline: BSpline) -> BSplineKernel | None:
     """The native kernel of a family; None if there is none for it."""
-    choice, domain = spline.parametrisation, spline.domain
-    if type(domain) not in DOMAINS or type(choice) not in (Slopes, Paper):
+    choice, domain, layout = spline.parametrisation, spline.domain, spline.layout
+    if type(domain) not in DOMAINS or not isinstance(choice, Slopes | Paper):
         return None
-    n_widths, n_rises = choice.sizes(spline.layout)
-    kind, numbers = 0, {}
-    if isinstance(choice, Paper):
-        kind, numbers = 1, {"rise_floor": least_share(choice.min_rise, n_rises)}
-    elif isinstance(choice, Slopes):
-        numbers = {"min_slope": choice.min_slope, "max_slope": choice.max_slope}
+    n_widths, n_rises = choice.sizes(layout)
     kernel = BSplineKernel(
-        *(spline.order, spline.bins, DOMAINS[type(domain)], kind, int(spline.phase), spline.n_parameters),
-        *(domain.low, domain.high, least_share(choice.min_width, n_widths)),
-        **numbers,
+        order=spline.order,
+        bins=spline.bins,
+        domain=DOMAINS[type(domain)],
+        parametrisation=int(isinstance(choice, Paper)),
+        phase=int(spline.phase),
+        n_parameters=spline.n_parameters,
+        low=domain.low,
+        high=domain.high,
+        width_floor=least_share(choice.min_width, n_widths),
     )
+    if isinstance(choice, Paper):
+        kernel = kernel._replace(rise_floor=least_share(choice.min_rise, n_rises))
+    else:
+        kernel = kernel._replace(min_slope=choice.min_slope, max_slope=choice.max_slope)
     prepare()
     return kernel if kernel.exists else None
 
