@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from knotflow.kernels.library import native, tell_once
@@ -79,12 +80,12 @@ class BSplineKernel(NamedTuple):
 
     def forward(self, x: Tensor, raw: Tensor) -> Pair:
         """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
-        y, ladj = _apply(_Forward, x, raw.expand(*x.shape, -1), list(self[:6]), list(self[6:]))
+        y, ladj = _apply(_Forward, x, raw.expand(*x.shape, -1), self)
         return y, ladj
 
     def inverse(self, y: Tensor, raw: Tensor) -> Pair:
         """Preimages and log-slopes of the inverse."""
-        x, ladj = _apply(_Inverse, y, raw.expand(*y.shape, -1), list(self[:6]), list(self[6:]))
+        x, ladj = _apply(_Inverse, y, raw.expand(*y.shape, -1), self)
         return x, ladj
 
 
@@ -150,40 +151,32 @@ _library.define(
 )
 
 
-def _run(
-    operation: int,
-    sizes: Sequence[int],
-    numbers: Sequence[float],
-    x: Tensor,
-    raw: Tensor,
-    *others: Tensor,
-) -> tuple[Tensor, ...]:
+def _run(operation: int, kernel: BSplineKernel, x: Tensor, raw: Tensor, *others: Tensor) -> Any:
     """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and raw."""
     library = native()
     if library is None:
         raise RuntimeError("knotflow's kernels are not there; see knotflow.kernels.engine().")
-    order, bins, domain, parametrisation, phase, n_parameters = sizes
     points = [x.contiguous(), *(part.contiguous() for part in others[:3])]
     rows = [_rows(part) for part in (raw, *others[3:])]
     new: dict[str, Tensor] = {}
+    if operation not in (_FORWARD, _INVERSE):
+        new |= {"gx": torch.empty_like(points[0]), "graw": x.new_empty(raw.shape)}
     if operation not in (_BACKWARD, _INVERSE_BACKWARD):
         new |= {"y": torch.empty_like(points[0]), "ladj": torch.empty_like(points[0])}
-    if operation not in (_FORWARD, _INVERSE):
-        new |= {"gx": torch.empty_like(points[0]), "graw": x.new_empty(*x.shape, n_parameters)}
     given = dict(zip(("x", "gy", "gl", "hx"), points, strict=False))
     call = _Call(
         operation,
         x.dtype == torch.float64,
-        order,
-        domain,
-        parametrisation,
-        phase,
-        bins,
+        kernel.order,
+        kernel.domain,
+        kernel.parametrisation,
+        kernel.phase,
+        kernel.bins,
         torch.get_num_threads(),
         x.numel(),
         rows[0].stride(0),
         rows[-1].stride(0),
-        *numbers,
+        *kernel[6:],
         raw=rows[0].data_ptr(),
         hraw=rows[-1].data_ptr(),
         **{name: part.data_ptr() for name, part in (given | new).items()},
@@ -203,16 +196,12 @@ def _rows(raw: Tensor) -> Tensor:
 # ---- on the CPU, and on fake tensors
 
 
-def _on_cpu(operation: int, n_tensors: int) -> Callable[..., tuple[Tensor, ...]]:
-    def run(*arguments: Any) -> tuple[Tensor, ...]:
-        return _run(operation, *arguments[n_tensors:], *arguments[:n_tensors])
+def _on_cpu(operation: int) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        *tensors, sizes, numbers = arguments
+        return _run(operation, BSplineKernel(*sizes, *numbers), *tensors)
 
     return run
-
-
-def _double_backward_on_cpu(*arguments: Any) -> tuple[Tensor, ...]:
-    d_gy, d_gl, d_x, d_raw = _on_cpu(_DOUBLE_BACKWARD, 6)(*arguments)
-    return d_x, d_raw, d_gy, d_gl
 
 
 def _fake_points(x: Tensor, *rest: Any) -> Pair:
@@ -227,63 +216,69 @@ def _fake_second(x: Tensor, raw: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return *_fake_gradients(x, raw), *_fake_points(x)
 
 
-def _register(name: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """The operator of a name, without derivatives."""
-    _library.impl(name, on_cpu, "CPU")
-    torch.library.register_fake(f"knotflow::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"knotflow::{name}", _refuse, lib=_library)
-    return getattr(torch.ops.knotflow, name)
-
-
 def _refuse(*arguments: Any) -> Any:
     raise RuntimeError("the operators of knotflow have no derivatives of their own; call the transform.")
 
 
-_bspline = _register("bspline", _on_cpu(_FORWARD, 2), _fake_points)
-_bspline_inverse = _register("bspline_inverse", _on_cpu(_INVERSE, 2), _fake_points)
-_bspline_backward = _register("bspline_backward", _on_cpu(_BACKWARD, 4), _fake_gradients)
-_bspline_inverse_backward = _register(
-    "bspline_inverse_backward", _on_cpu(_INVERSE_BACKWARD, 4), _fake_gradients
-)
-_bspline_double_backward = _register("bspline_double_backward", _double_backward_on_cpu, _fake_second)
+_FAKES: Final[dict[str, Callable[..., Any]]] = {
+    "bspline": _fake_points,
+    "bspline_backward": _fake_gradients,
+    "bspline_double_backward": _fake_second,
+    "bspline_inverse": _fake_points,
+    "bspline_inverse_backward": _fake_gradients,
+}
+for _number, (_name, _fake) in enumerate(_FAKES.items()):
+    _library.impl(_name, _on_cpu(_number), "CPU")
+    torch.library.register_fake(f"knotflow::{_name}", _fake, lib=_library)
+    torch.library.register_autograd(f"knotflow::{_name}", _refuse, lib=_library)
+_OPERATORS: Final = [getattr(torch.ops.knotflow, _name) for _name in _FAKES]
+
+
+def _compute(operation: int, kernel: BSplineKernel, *tensors: Tensor) -> Any:
+    """Plain tensors go to the kernel straight away, all others as an operator that torch can look at."""
+    if type(tensors[0]) is Tensor and not torch.compiler.is_compiling():
+        return _run(operation, kernel, *tensors)
+    return _OPERATORS[operation](*tensors, list(kernel[:6]), list(kernel[6:]))
 
 
 # ---- derivatives
 
 
 class _PointByPoint(torch.autograd.Function):
-    """What the functions below share: tensors come first, then the numbers of a `BSplineKernel`."""
+    """What the functions below share: tensors come first, then the kernel."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        *tensors, ctx.sizes, ctx.numbers = inputs
+        *tensors, ctx.kernel = inputs
         ctx.save_for_backward(*tensors)
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """``function.apply``, which torch does not annotate."""
-    return function.apply(*arguments)
+    """``function.apply``; without what it does for torch.func where that is not in use: half of its time."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*arguments)
+    return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(arguments))
 
 
 def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
     """The rule of ``vmap``: one more axis in front of all tensors."""
-    *tensors, sizes, numbers = arguments
+    *tensors, kernel = arguments
     tensors = [
         part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
         for part, dim in zip(tensors, in_dims, strict=False)
     ]
-    results = _apply(function, *tensors, sizes, numbers)
+    results = _apply(function, *tensors, kernel)
     return results, (0,) * len(results)
 
 
 class _Forward(_PointByPoint):
     @staticmethod
-    def forward(x: Tensor, raw: Tensor, sizes: list[int], numbers: list[float]) -> Any:
-        return _bspline(x, raw, sizes, numbers)
+    def forward(x: Tensor, raw: Tensor, kernel: BSplineKernel) -> Any:
+        return _compute(_FORWARD, kernel, x, raw)
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return *_apply(_Backward, *ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_Backward, *ctx.saved_tensors, *g, ctx.kernel), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -292,14 +287,12 @@ class _Forward(_PointByPoint):
 
 class _Backward(_PointByPoint):
     @staticmethod
-    def forward(
-        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, sizes: list[int], numbers: list[float]
-    ) -> Any:
-        return _bspline_backward(x, raw, gy, gl, sizes, numbers)
+    def forward(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, kernel: BSplineKernel) -> Any:
+        return _compute(_BACKWARD, kernel, x, raw, gy, gl)
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        return *_apply(_DoubleBackward, *ctx.saved_tensors, *h, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_DoubleBackward, *ctx.saved_tensors, *h, ctx.kernel), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -309,26 +302,18 @@ class _Backward(_PointByPoint):
 class _DoubleBackward(_PointByPoint):
     @staticmethod
     def forward(
-        x: Tensor,
-        raw: Tensor,
-        gy: Tensor,
-        gl: Tensor,
-        hx: Tensor,
-        hraw: Tensor,
-        sizes: list[int],
-        numbers: list[float],
+        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, hx: Tensor, hraw: Tensor, kernel: BSplineKernel
     ) -> Any:
-        return _bspline_double_backward(x, raw, gy, gl, hx, hraw, sizes, numbers)
+        return _compute(_DOUBLE_BACKWARD, kernel, x, raw, gy, gl, hx, hraw)
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
         """Derivatives of third order, of the definition in torch."""
-        spec = BSplineKernel(*ctx.sizes, *ctx.numbers)
 
         def image(x: Tensor, raw: Tensor) -> Pair:
             if _definition is None:
                 raise RuntimeError("third derivatives need the definition in torch; import knotflow.")
-            return _definition(spec, x, raw)
+            return _definition(ctx.kernel, x, raw)
 
         def first(x: Tensor, raw: Tensor, *g: Tensor) -> tuple[Tensor, ...]:
             return _gradients(image, (x, raw), g)
@@ -336,7 +321,7 @@ class _DoubleBackward(_PointByPoint):
         def second(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, *h: Tensor) -> tuple[Tensor, ...]:
             return _gradients(first, (x, raw, gy, gl), h)
 
-        return *_gradients(second, ctx.saved_tensors, h), None, None
+        return *_gradients(second, ctx.saved_tensors, h), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -345,17 +330,17 @@ class _DoubleBackward(_PointByPoint):
 
 class _Inverse(_PointByPoint):
     @staticmethod
-    def forward(y: Tensor, raw: Tensor, sizes: list[int], numbers: list[float]) -> Any:
-        return _bspline_inverse(y, raw, sizes, numbers)
+    def forward(y: Tensor, raw: Tensor, kernel: BSplineKernel) -> Any:
+        return _compute(_INVERSE, kernel, y, raw)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, raw, ctx.sizes, ctx.numbers = inputs
+        _, raw, ctx.kernel = inputs
         ctx.save_for_backward(output[0], raw)
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return *_apply(_InverseBackward, *ctx.saved_tensors, *g, ctx.sizes, ctx.numbers), None, None
+        return *_apply(_InverseBackward, *ctx.saved_tensors, *g, ctx.kernel), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -364,10 +349,8 @@ class _Inverse(_PointByPoint):
 
 class _InverseBackward(_PointByPoint):
     @staticmethod
-    def forward(
-        x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor, sizes: list[int], numbers: list[float]
-    ) -> Any:
-        return _bspline_inverse_backward(x, raw, gx, gl, sizes, numbers)
+    def forward(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor, kernel: BSplineKernel) -> Any:
+        return _compute(_INVERSE_BACKWARD, kernel, x, raw, gx, gl)
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
@@ -375,13 +358,13 @@ class _InverseBackward(_PointByPoint):
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:
-                return _apply(_Backward, x, raw, gy, gl, ctx.sizes, ctx.numbers)
+                return _apply(_Backward, x, raw, gy, gl, ctx.kernel)
 
             one, zero = torch.ones_like(x), torch.zeros_like(x)
             s = (gx - gl * pull(zero, one)[0]) / pull(one, zero)[0]
             return s, pull(-s, -gl)[1]
 
-        return *_gradients(first, ctx.saved_tensors, h), None, None
+        return *_gradients(first, ctx.saved_tensors, h), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:

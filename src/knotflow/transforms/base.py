@@ -94,6 +94,8 @@ class Transform(ABC):
         if not torch.is_floating_point(x):
             raise ValueError(f"{name} maps floating-point tensors, got {x.dtype}; call .float().")
         self.check_raw(raw)
+        if raw.shape[:-1] == x.shape:
+            return
         try:
             shape = torch.broadcast_shapes(x.shape, raw.shape[:-1])
         except RuntimeError:
