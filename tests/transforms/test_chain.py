@@ -21,8 +21,9 @@ def test_parts_are_applied_one_after_another(name: str) -> None:
     for f in chain.parts:
         y, more = f.forward(y, raw[:, first : first + f.n_parameters])
         ladj, first = ladj + more, first + f.n_parameters
-    assert torch.equal(chain.forward(x, raw)[0], y)
-    assert torch.equal(chain.forward(x, raw)[1], ladj)
+    # A kernel of the whole chain rounds in other places than those of its parts.
+    assert torch.allclose(chain.forward(x, raw)[0], y, rtol=1e-13, atol=1e-13)
+    assert torch.allclose(chain.forward(x, raw)[1], ladj, rtol=1e-12, atol=1e-12)
     assert [f for f, _ in chain.split(raw)] == chain.parts
     assert torch.equal(torch.cat([own for _, own in chain.split(raw)], -1), raw)
 

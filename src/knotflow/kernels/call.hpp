@@ -30,6 +30,7 @@ struct Call {
     double width_floor;   // least share of a width
     double rise_floor;    // least share of a rise (paper)
     double min_slope, max_slope;  // of slopes before normalisation (slopes)
+    double affine;        // on a line: bound of the log-scale of an affine map before the spline; 0: none
     const void *x, *raw, *gy, *gl, *hx, *hraw;
     void *y, *ladj, *gx, *graw;
 };

@@ -131,7 +131,7 @@ template <class F, class S, int q> struct Spline {
     Knots<F, S, q> knots;
     S seam;      // on a circle, how far f(low) lies above its first coefficient
     S rotation;  // the phase
-    S *g_widths, *g_rises, *g_raw;
+    S *g_widths, *g_rises, *g_all;
 
     static int rows(const Plan<F, q>& plan) {
         return Knots<F, S, q>::rows(plan) + plan.padded() + plan.rises() + plan.parameters;
@@ -140,12 +140,12 @@ template <class F, class S, int q> struct Spline {
     Spline(const Plan<F, q>& plan_, S* scratch) : plan(plan_), space{plan_}, knots(plan_, scratch) {
         g_widths = scratch + Knots<F, S, q>::rows(plan);
         g_rises = g_widths + plan.padded();
-        g_raw = g_rises + plan.rises();
+        g_all = g_rises + plan.rises();
     }
 
     KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points) {
         const F* raw = static_cast<const F*>(call.raw) + first * call.raw_stride;
-        S* to = knots.raw;
+        S* to = knots.all;
         if constexpr (sizeof(S) == sizeof(Vec<F>)) {
             read_rows<F>(raw, call.raw_stride, points, plan.parameters, [to](int i, Vec<F> v) { to[i] = v; });
         } else {
@@ -154,7 +154,7 @@ template <class F, class S, int q> struct Spline {
             read_rows<F>(tangent, call.hraw_stride, points, plan.parameters, [to](int i, Vec<F> v) { to[i].d = v; });
         }
         if (plan.phase) {
-            S angle = knots.raw[plan.parameters - 1] * per_radian();
+            S angle = knots.all[plan.parameters - 1] * per_radian();
             set_value<F>(angle, space.remainder(value<F>(angle)));
             rotation = angle;
         }
@@ -196,7 +196,11 @@ template <class F, class S, int q> struct Spline {
         return u;
     }
 
+    // The affine map, if there is one.
+    KNOTFLOW_INLINE S moved(S x) const { return plan.lead ? x * knots.stretch + knots.all[0] : x; }
+
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
+        x = moved(x);
         const Mask<F> outside = space.outside(value<F>(x));
         S entered = x, knot, coefficient;
         set_value<F>(entered, space.enter(value<F>(x)));
@@ -214,10 +218,26 @@ template <class F, class S, int q> struct Spline {
         }
         y = select<F>(outside, x, image);
         ladj = select<F>(outside, S{}, logarithm<F>(at.slope));
+        if (plan.lead) ladj = ladj + knots.log_scale;
     }
 
     // Gradient of gy y + gl ladj; for inverses, that of gy x + gl ladj of the inverse, at x, by the image.
     template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx) {
+        if (!plan.lead) return backward_of_spline<of_inverse>(x, gy, gl, gx);
+        S g_shift, g_log_scale;
+        if constexpr (of_inverse) {
+            const S g_moved = gy / knots.stretch;
+            g_shift = -g_moved, g_log_scale = -(gy * x) - gl;
+            backward_of_spline<true>(moved(x), g_moved, gl, gx);
+        } else {
+            backward_of_spline<false>(moved(x), gy, gl, gx);
+            g_shift = gx, gx = gx * knots.stretch, g_log_scale = gx * x + gl;
+        }
+        g_all[0] = g_shift;
+        g_all[1] = g_log_scale * (F(1) - knots.bounded * knots.bounded);
+    }
+
+    template <bool of_inverse> KNOTFLOW_INLINE void backward_of_spline(S x, S gy, S gl, S& gx) {
         const Mask<F> outside = space.outside(value<F>(x));
         S entered = x, knot, coefficient;
         set_value<F>(entered, space.enter(value<F>(x)));
@@ -236,10 +256,11 @@ template <class F, class S, int q> struct Spline {
             gx = select<F>(outside, gy, g_result);
             gy = -g_result, gl = -gl;
         }
+        const S g_outside = gy;
         gy = select<F>(outside, S{}, gy);
         const S g_slope = select<F>(outside, S{}, gl * per_slope);
         const S g_place = gy * at.slope + g_slope * bend;
-        if constexpr (!of_inverse) gx = select<F>(outside, gx, g_place);
+        if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
 
         S g_d[q + 1], g_window[2 * q + 1] = {}, g_step[q + 1] = {};
         const S g_rise = gy * widths[q];
@@ -261,8 +282,8 @@ template <class F, class S, int q> struct Spline {
             S g_left[q] = {}, g_right[q] = {}, none[q] = {};
             KnotValue<F, S, q>(knots.widths, knots.rises).pull(-gy, none, g_left, g_right, g_widths, g_rises);
         }
-        knots.pull(g_widths, g_rises, g_raw);
-        if (plan.phase) g_raw[plan.parameters - 1] = gy * per_radian();
+        knots.pull(g_widths, g_rises, g_all + plan.lead);
+        if (plan.phase) g_all[plan.parameters - 1] = gy * per_radian();
     }
 
     // ---- inverse (plain vectors only)
@@ -360,6 +381,10 @@ template <class F, class S, int q> struct Spline {
         const Vec<F> found = at_knot ? right : clamp<F>(knot + width * u, knot, right);
         x = outside ? y : space.onto(entered, found);
         ladj = outside ? Vec<F>{} : -log_of<F>(at.slope);
+        if (plan.lead) {
+            x = (x - knots.all[0]) / knots.stretch;
+            ladj = ladj - knots.log_scale;
+        }
     }
 };
 
@@ -390,18 +415,18 @@ void run_points(const Call& call, const Plan<F, q>& plan, S* scratch, int64_t fi
             F* to = static_cast<F*>(call.graw) + first * plan.parameters;
             if constexpr (operation == DOUBLE_BACKWARD) {
                 const S at{x, read_points<F>(call.hx, first, points)};
-                S y, ladj, gx{gy, Vec<F>{}};
+                S y, ladj, gx;
                 spline.forward(at, y, ladj);
                 spline.template backward<false>(at, S{gy, Vec<F>{}}, S{gl, Vec<F>{}}, gx);
                 write_points<F>(call.y, first, points, y.d);
                 write_points<F>(call.ladj, first, points, ladj.d);
                 write_points<F>(call.gx, first, points, gx.d);
-                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_raw[i].d; });
+                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i].d; });
             } else {
-                Vec<F> gx = gy;
+                Vec<F> gx;
                 spline.template backward<operation == INVERSE_BACKWARD>(x, gy, gl, gx);
                 write_points<F>(call.gx, first, points, gx);
-                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_raw[i]; });
+                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i]; });
             }
         }
     }

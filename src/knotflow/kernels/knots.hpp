@@ -15,10 +15,11 @@ template <class F, int q> struct Plan {
     DomainKind domain;
     ParametrisationKind parametrisation;
     bool phase;
-    int bins, pieces, raw_widths, raw_rises, parameters;
+    int bins, pieces, lead, raw_widths, raw_rises, parameters;  // lead: 2 parameters of an affine map, or 0
     F low, high, length;
     F width_scale, width_floor, rise_scale, rise_floor;  // a share p becomes scale p + floor
     F shift, least;                                      // of slopes: sigmoid(raw + shift) + least
+    F affine;                                            // bound of its log-scale
 
     explicit Plan(const Call& call)
         : domain(DomainKind(call.domain)),
@@ -32,7 +33,9 @@ template <class F, int q> struct Plan {
         pieces = line ? bins + 2 * q : bins;
         raw_widths = circle ? bins : parametrisation == PAPER ? bins + 2 * q : pieces;
         raw_rises = circle ? bins : bins + q;
-        parameters = raw_widths + raw_rises + phase;
+        affine = F(call.affine);
+        lead = call.affine > 0 ? 2 : 0;
+        parameters = lead + raw_widths + raw_rises + phase;
         const double total = call.high - call.low;
         width_scale = F(total * (1 - raw_widths * call.width_floor)), width_floor = F(total * call.width_floor);
         rise_scale = F(total * (1 - raw_rises * call.rise_floor)), rise_floor = F(total * call.rise_floor);
@@ -59,21 +62,24 @@ template <class F, class S> KNOTFLOW_INLINE S sum_of(const S* rows, int n) {
 
 template <class F, class S, int q> struct Knots {
     const Plan<F, q>& plan;
-    S* raw;      // (parameters): raw parameters; of the widths, later, their exponentials
+    S* all;      // (parameters): raw parameters
+    S* raw;      // those of the spline; of the widths, later, their exponentials
     S* widths;   // (pieces + 2 q)
     S* rises;    // (pieces + q)
     S* outer;    // (raw_widths): with the paper's on an interval, widths with those outside
     S* parts;    // (raw_rises): bounded slopes, or exponentials
     S* before;   // (raw_rises): rises before they are clamped or joined to the identity
     S width_total, part_total, scale, room, outer_scale;
+    S bounded, log_scale, stretch;  // of the affine map: tanh, log-scale and scale
 
     static int rows(const Plan<F, q>& plan) {
         return plan.parameters + plan.padded() + plan.rises() + plan.raw_widths + 2 * plan.raw_rises;
     }
 
     Knots(const Plan<F, q>& plan_, S* scratch) : plan(plan_) {
-        raw = scratch;
-        widths = raw + plan.parameters;
+        all = scratch;
+        raw = all + plan.lead;
+        widths = all + plan.parameters;
         rises = widths + plan.padded();
         outer = rises + plan.rises();
         parts = outer + plan.raw_widths;
@@ -97,10 +103,15 @@ template <class F, class S, int q> struct Knots {
     // Not inlined: maps, inverses and derivatives must see the same bits.
     __attribute__((noinline)) void build() {
         const int n = plan.pieces;
-        S* all = plan.clamps() ? outer : widths + q;
+        if (plan.lead) {
+            bounded = F(1) - F(2) / (exponential<F>(all[1] * F(2 / plan.affine)) + F(1));
+            log_scale = bounded * plan.affine;
+            stretch = exponential<F>(log_scale);
+        }
+        S* parted = plan.clamps() ? outer : widths + q;
         width_total = exponentials(raw, raw, plan.raw_widths);
         const S per_width = plan.width_scale / width_total;
-        for (int i = 0; i < plan.raw_widths; ++i) all[i] = raw[i] * per_width + plan.width_floor;
+        for (int i = 0; i < plan.raw_widths; ++i) parted[i] = raw[i] * per_width + plan.width_floor;
         if (plan.clamps()) {
             outer_scale = plan.length / sum_of<F>(outer + q, n);
             for (int i = 0; i < plan.raw_widths; ++i) outer[i] = outer[i] * outer_scale;

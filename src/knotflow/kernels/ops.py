@@ -59,12 +59,20 @@ class BSplineKernel(NamedTuple):
     min_slope: float = 0.1
     """Bounds of slopes before normalisation; slopes only."""
     max_slope: float = 20.0
+    affine: float = 0.0
+    """On a line: bound of the log-scale of an affine map before the spline; 0: there is none."""
 
     @property
     def exists(self) -> bool:
         """Whether there is one for these numbers."""
         clamps = self.domain == 0 and self.parametrisation == 1
         return self.order in ORDERS and (not clamps or self.bins >= self.order - 2)
+
+    def after_affine(self, bound: float) -> BSplineKernel | None:
+        """The kernel of an affine map and then the spline, with the raw parameters of both; on lines only."""
+        if self.domain != 2 or self.affine:
+            return None
+        return self._replace(affine=bound, n_parameters=self.n_parameters + 2)
 
     def takes(self, x: Tensor, raw: Tensor) -> bool:
         """Whether it computes these points; if not, the definition in torch must."""
@@ -97,7 +105,7 @@ class _Call(ctypes.Structure):
         *[(name, ctypes.c_int32) for name in ("parametrisation", "phase", "bins", "threads")],
         *[(name, ctypes.c_int64) for name in ("points", "raw_stride", "hraw_stride")],
         *[(name, ctypes.c_double) for name in ("low", "high", "width_floor", "rise_floor")],
-        *[(name, ctypes.c_double) for name in ("min_slope", "max_slope")],
+        *[(name, ctypes.c_double) for name in ("min_slope", "max_slope", "affine")],
         *[(name, ctypes.c_void_p) for name in ("x", "raw", "gy", "gl", "hx", "hraw")],
         *[(name, ctypes.c_void_p) for name in ("y", "ladj", "gx", "graw")],
     ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from knotflow.kernels.ops import BSplineKernel, define, prepare
+from knotflow.transforms.affine import Affine
 from knotflow.transforms.base import Transform, check_count
 from knotflow.transforms.basis import bernstein, evaluate, knot_value
 from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
@@ -65,7 +66,7 @@ class BSpline(Transform):
         self.parametrisation.check(self.layout)
         self.n_parameters = sum(self.parametrisation.sizes(self.layout)) + phase
         self.smoothness = order - 2
-        self.kernel = _kernel(self)
+        self.kernel: BSplineKernel | None = _kernel(self)
 
     def __repr__(self) -> str:
         return (
@@ -265,11 +266,18 @@ def _define_forward(kernel: BSplineKernel, x: Tensor, raw: Tensor) -> tuple[Tens
     domain = next(kind for kind, number in DOMAINS.items() if number == kernel.domain)
     slopes = Slopes(kernel.width_floor, kernel.min_slope, kernel.max_slope)
     parametrisation = Paper(kernel.width_floor, kernel.rise_floor) if kernel.parametrisation else slopes
-    limits = domain(kernel.low, kernel.high)
     spline = BSpline(
-        kernel.bins, kernel.order, limits, parametrisation=parametrisation, phase=bool(kernel.phase)
+        kernel.bins,
+        kernel.order,
+        domain(kernel.low, kernel.high),
+        parametrisation=parametrisation,
+        phase=bool(kernel.phase),
     )
-    return spline.define_forward(x, raw)
+    if not kernel.affine:
+        return spline.define_forward(x, raw)
+    moved, log_scale = Affine(math.exp(kernel.affine)).define_forward(x, raw[..., :2])
+    y, ladj = spline.define_forward(moved, raw[..., 2:])
+    return y, ladj + log_scale
 
 
 define(_define_forward)

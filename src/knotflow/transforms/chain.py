@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from knotflow.transforms.base import Transform
+from knotflow.transforms.affine import Affine
+from knotflow.transforms.base import Kernel, Transform
+from knotflow.transforms.bspline import BSpline
 from knotflow.transforms.domains import Line, RealLine
 
 
@@ -38,11 +41,12 @@ class Chain(Transform):
         self.n_parameters = sum(f.n_parameters for f in parts)
         self.smoothness = min(f.smoothness for f in parts)
         self._sizes = [f.n_parameters for f in parts]
+        self.kernel = _kernel(self.parts)
 
-    def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         return self._through(x, raw, forward=True)
 
-    def inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         return self._through(y, raw, forward=False)
 
     def split(self, raw: Tensor) -> list[tuple[Transform, Tensor]]:
@@ -50,7 +54,6 @@ class Chain(Transform):
         return list(zip(self.parts, raw.split(self._sizes, -1), strict=True))
 
     def _through(self, x: Tensor, raw: Tensor, *, forward: bool) -> tuple[Tensor, Tensor]:
-        self._check(x, raw)
         ladj = torch.zeros_like(x)
         steps = self.split(raw)
         for f, part in steps if forward else reversed(steps):
@@ -59,12 +62,20 @@ class Chain(Transform):
         return x, ladj
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        y, ladj = self.forward(x, raw)
+        y, ladj = self.define_forward(x, raw)
         return y, ladj.exp()
 
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        x, ladj = self.inverse(y, raw)
+        x, ladj = self.define_inverse(y, raw)
         return x, torch.exp(-ladj)
 
     def __repr__(self) -> str:
         return f"Chain({self.parts})"
+
+
+def _kernel(parts: Sequence[Transform]) -> Kernel | None:
+    """A chain of an affine map and a B-spline on a line has a kernel of its own."""
+    if len(parts) == 2 and isinstance(parts[0], Affine) and isinstance(parts[1], BSpline):
+        kernel = parts[1].kernel
+        return None if kernel is None else kernel.after_affine(math.log(parts[0].max_slope))
+    return None
