@@ -8,7 +8,7 @@ RUN ?= quickstart
 # Options for pytest, e.g. PYTEST_FLAGS="-k bspline".
 PYTEST_FLAGS ?= -n 2 -q
 # What make quick tests.
-QUICK ?= tests/kernels tests/flows/test_flow.py $(filter-out %_compiled.py %_select.py, \
+QUICK ?= tests/kernels tests/flows/test_flow.py $(filter-out %_compiled.py, \
 	$(wildcard tests/transforms/test_*.py))
 
 BIN := .venv/bin

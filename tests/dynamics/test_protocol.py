@@ -133,6 +133,14 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
         run_in(tmp_path, energy(), chain(), exact_chain(5, seed=1), CONFIG, about=about)
 
 
+def test_what_earlier_versions_noted_besides_makes_no_other_run(tmp_path: Path) -> None:
+    about = {"energy": "flow", "model": "abc"}
+    config = CONFIG.model_copy(update={"equilibration": 0.0})
+    noted = {**about, "compiled": "layers"}
+    found = run_in(tmp_path, energy(), chain(), exact_chain(5), config, about=noted)
+    assert same(run_in(tmp_path, energy(), chain(), exact_chain(5), config, about=about), found)
+
+
 def test_replicas_that_leave_are_told_from_those_that_stay() -> None:
     """Within narrow boxes, without walls, every bond leaves sooner or later."""
     config = CONFIG.model_copy(update={"equilibration": 0.0, "production": 0.1})

@@ -152,6 +152,10 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     again = []
     assert run(data, tmp_path, TINY, todo, say=again.append, progress=False) == [lost, found]
     assert again[0] == "run 1 of 2: RQ-spline, seed 0, as published: diverged before"
+    diverged = tmp_path / "rq-nll-0-pub/diverged.json"
+    said_before = json.loads(diverged.read_text())
+    diverged.write_text(json.dumps({**said_before, "choice": {**said_before["choice"], "compile": True}}))
+    assert run(data, tmp_path, TINY, todo, progress=False) == [lost, found], "earlier versions compiled"
     with pytest.raises(ValueError, match="rq-nll-0-pub holds a run that differs in epochs"):
         run(data, tmp_path, replace(TINY, epochs=4.0), todo, progress=False)
     write_report(tmp_path, [lost, found], {})

@@ -23,7 +23,6 @@ CONFIG = TrainingConfig.parse(
         "log_every": 10,
         "warm_up": 5,
         "learning_rate": 0.01,
-        "compile": False,
         "own_share": 0.25,
         "seed": 3,
         "loss": {"nll": 1.0, "force_matching": 0.01, "reverse_kl": 0.1, "reverse_kl_samples": 16},

@@ -1,6 +1,8 @@
 """Whole trainings: they learn, survive being killed, and refuse what cannot work."""
 
+import functools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -114,6 +116,34 @@ def test_a_finished_run_is_loaded(reference: tuple[Path, kf.Flow], monkeypatch: 
     assert all(map(torch.equal, _weights(again), _weights(reference[1])))
 
 
+def test_whether_a_run_was_compiled_makes_no_other_run_of_it(
+    reference: tuple[Path, kf.Flow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions compiled by themselves, and their folders say so."""
+    monkeypatch.setattr(FlowModule, "training_step", None)  # a step would fail
+    other = runs.CONFIG.model_copy(update={"compile": True})
+    again = fit(
+        runs.flow(), runs.data(), other, reference[0], energy=runs.energy, own=runs.own, progress=False
+    )
+    assert all(map(torch.equal, _weights(again), _weights(reference[1])))
+
+
+def test_training_as_one_graph_falls_back_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_compiler(graph: object, inputs: object, **_: object) -> None:
+        raise OSError("no C++ compiler was found")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=no_compiler))
+    config = TrainingConfig.parse({"steps": 3, "batch_size": 32})
+    plain = fit(runs.flow(), runs.data().x, config, tmp_path / "plain", progress=False)
+    compiled = config.model_copy(update={"compile": True})
+    with caplog.at_level(logging.WARNING, logger="knotflow"):
+        found = fit(runs.flow(), runs.data().x, compiled, tmp_path / "graph", progress=False)
+    assert [record.getMessage().count("training goes on eagerly") for record in caplog.records] == [1]
+    assert all(map(torch.equal, _weights(found), _weights(plain)))
+
+
 def test_a_folder_of_another_run_is_refused(reference: tuple[Path, kf.Flow]) -> None:
     folder, _ = reference
     before = (folder / "model.safetensors").read_bytes()
@@ -158,7 +188,7 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
 
 
 def test_progress_is_shown_without_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = TrainingConfig.parse({"steps": 20, "batch_size": 32, "log_every": 5, "compile": False})
+    config = TrainingConfig.parse({"steps": 20, "batch_size": 32, "log_every": 5})
     fit(runs.flow(), runs.data().x, config, tmp_path, title="rings")
     assert "rings: step 20 of 20  nll" in capfd.readouterr().err
 

@@ -247,7 +247,7 @@ def _table2(found: Found) -> Section:
         notes.append(
             f"Here: {runtime.samples:,} samples in batches of {min(table2.BATCH, runtime.samples):,}, mean "
             f"and two standard errors over {runtime.repeats} repeats, on the processor of this machine with "
-            f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}, not compiled. The paper's: an "
+            f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}. The paper's: an "
             "RTX 3090, ten repeats of 10,000 samples."
         )
         notes.append(

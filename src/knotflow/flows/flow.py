@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -136,7 +137,8 @@ class Flow(nn.Module):
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
-        return with_gradient(lambda points: self._log_prob(points, context), x, (context, *self.parameters()))
+        others = chain((context,), self.parameters())
+        return with_gradient(lambda points: self._log_prob(points, context), x, others)
 
     def score(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""$\partial \log p / \partial x$ of points (..., d): the force of the energy $u = -\log p$."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def with_gradient(
 
         gradient, values = torch.func.grad(total, has_aux=True)(x)
         return values, gradient
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *others))
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in chain((x,), others))
     with torch.enable_grad():
         points = x if x.requires_grad and wanted else leaf
         values = function(points)

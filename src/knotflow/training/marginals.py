@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from knotflow.flows import Conditioner, Flow
+from knotflow.flows import Conditioner, Coupling, Flow
 
 RATE = 0.1
 """Learning rate of Adam; raw parameters change by several units."""
@@ -21,6 +21,9 @@ def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None =
     not depend on other coordinates, learn that in a few hundred steps at a rate that suits them, so that
     training proper begins from about $\prod_i p_i(x_i)$, the product of the marginals, whatever the seed.
 
+    What networks add to the biases is taken as it is, without its derivatives; where last weights are zero,
+    as they are at the start unless a preset says otherwise, networks are not run at all.
+
     Args:
         flow: changed in place; conditioners other than `Conditioner` stay as they are.
         x: training data (n, d).
@@ -34,6 +37,8 @@ def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None =
     wanted = {p: p.requires_grad for p in flow.parameters()}
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(biases, lr=RATE)
+    still = [Coupling(c.transformed, c.transforms, c.read, _Still(c.conditioner)) for c in flow.couplings]
+    fitted = Flow(flow.domains, still, context=flow.context)
     try:
         flow.requires_grad_(False)
         for bias in biases:
@@ -42,13 +47,29 @@ def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None =
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / 10) * (1 - step / steps)
             rows = torch.randint(len(x), (min(BATCH, len(x)),), generator=generator).to(x.device)
-            loss = -flow.log_prob(x[rows], None if context is None else context[rows]).mean()
+            loss = -fitted.log_prob(x[rows], None if context is None else context[rows]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     finally:
         for parameter, value in wanted.items():
             parameter.requires_grad_(value)
+
+
+class _Still(nn.Module):
+    """A conditioner whose outputs have derivatives in its biases only."""
+
+    def __init__(self, conditioner: nn.Module) -> None:
+        super().__init__()
+        self.conditioner = conditioner
+        self._bias: Tensor | None = None
+        if isinstance(conditioner, Conditioner) and not conditioner.last.weight.any():
+            self._bias = conditioner.last.bias
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Raw parameters (..., outputs) or, the same for all points, (outputs,)."""
+        outputs: Tensor = self.conditioner(x.detach(), context) if self._bias is None else self._bias
+        return outputs
 
 
 def _constant(conditioner: Conditioner) -> nn.Parameter:
