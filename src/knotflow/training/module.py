@@ -62,7 +62,9 @@ class FlowModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.flow, self.mix, self.config = flow, mix, config
-        self.loss = Compiled(mix, task="training", enabled=config.compile)
+        # Random numbers are those of eager code, so that results are the same.
+        options = {"fallback_random": True}
+        self.loss = Compiled(mix, task="training", enabled=config.compile, options=options)
         self.average = AveragedModel(flow, multi_avg_fn=_moving_average(config.ema)) if config.ema else None
         if self.average is not None:
             self.average.requires_grad_(False)
