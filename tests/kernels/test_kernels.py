@@ -43,6 +43,10 @@ FAMILIES |= {
     f"affine-k{order}-n{bins}": Chain([kf.Affine(20.0), kf.BSpline(bins, order, DOMAINS["line"])])
     for order, bins in zip(ops.ORDERS, (3, 8, 20), strict=True)
 }
+FAMILIES |= {
+    f"rq-{name}-n{bins}": kf.RationalQuadratic(bins, domain)
+    for (name, domain), bins in itertools.product(DOMAINS.items(), (1, 8, 33))
+}
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 POINTS = 83  # no multiple of any number of lanes
 
@@ -140,8 +144,9 @@ def test_extreme_parameters(name: str, scale: float, dtype: torch.dtype) -> None
     for kernel, definition in maps(f):
         found, expected = everything(kernel, x, raw), definition(x.double(), raw.double())
         assert all(part.isfinite().all() for part in found)
-        # Slopes reach 200: that many roundings of a knot, or of a point that an affine map moved far away.
-        reach = expected[0].abs().clamp(min=f.domain.length)
+        # Slopes of B-splines reach 200: that many roundings of a knot, or of a point that an affine map moved
+        # far away. Those of rational quadratics have no bound.
+        reach = expected[0].abs().clamp(min=f.domain.length) * expected[1].exp().clamp(min=1.0)
         worst = 400 * 8 * torch.finfo(dtype).eps * reach
         assert (f.domain.distance(found[0].double(), expected[0]) <= worst).all()
 
@@ -250,7 +255,7 @@ def test_not_a_number_stays_so_and_touches_nothing_else() -> None:
         assert not after[[7, 9]].isfinite().any()
 
 
-@pytest.mark.parametrize("name", ["slopes-circle-k4", "paper-interval-k5", "affine-k4"])
+@pytest.mark.parametrize("name", ["slopes-circle-k4", "paper-interval-k5", "affine-k4", "rq-interval-n8"])
 def test_third_derivatives(name: str) -> None:
     f = next(f for key, f in FAMILIES.items() if key.startswith(name))
     x, raw = (part[10:14] for part in draw(f, 20))
@@ -289,19 +294,19 @@ def test_vmap_and_forward_mode_inside_and_outside() -> None:
 def test_operators_are_what_torch_expects() -> None:
     """Schemas and fake tensors, by torch's own check; derivatives belong to the transform."""
     f = kf.BSpline(8, 4)
-    assert isinstance(f.kernel, ops.BSplineKernel)
+    assert isinstance(f.kernel, ops.SplineKernel)
     x, raw = draw(f, 10)
-    spec = list(f.kernel[:6]), list(f.kernel[6:])
+    spec = list(f.kernel[:7]), list(f.kernel[7:])
     utilities = ("test_schema", "test_faketensor")
     for arguments in ((x, raw), (x, raw, x, x), (x, raw, x, x, x, raw)):
-        name = {2: "bspline", 4: "bspline_backward", 6: "bspline_double_backward"}[len(arguments)]
+        name = {2: "spline", 4: "spline_backward", 6: "spline_double_backward"}[len(arguments)]
         operator = getattr(torch.ops.knotflow, name)
         torch.library.opcheck(operator.default, (*arguments, *spec), test_utils=utilities)
-    for name, arguments in (("bspline_inverse", (x, raw)), ("bspline_inverse_backward", (x, raw, x, x))):
+    for name, arguments in (("spline_inverse", (x, raw)), ("spline_inverse_backward", (x, raw, x, x))):
         operator = getattr(torch.ops.knotflow, name)
         torch.library.opcheck(operator.default, (*arguments, *spec), test_utils=utilities)
     with pytest.raises(RuntimeError, match="call the transform"):
-        torch.ops.knotflow.bspline(x.requires_grad_(), raw, *spec)[0].sum().backward()
+        torch.ops.knotflow.spline(x.requires_grad_(), raw, *spec)[0].sum().backward()
 
 
 def test_a_point_outside_an_interval_is_refused() -> None:

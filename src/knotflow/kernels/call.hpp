@@ -11,12 +11,14 @@ enum Operation : int32_t {
     INVERSE_BACKWARD = 4,  // x = f^-1(y), raw, gx (as gy), gl -> gradient in y (as gx), graw
 };
 
+enum Family : int32_t { BSPLINE = 0, RATIONAL = 1 };
 enum DomainKind : int32_t { INTERVAL = 0, CIRCLE = 1, LINE = 2 };
 enum ParametrisationKind : int32_t { SLOPES = 0, PAPER = 1 };
 
 struct Call {
     int32_t operation;
     int32_t is_double;
+    int32_t family;
     int32_t order;
     int32_t domain;
     int32_t parametrisation;

@@ -5,30 +5,32 @@
 // So the window around any bin is contiguous, whatever the domain.
 #pragma once
 
-#include "call.hpp"
+#include "bins.hpp"
 #include "piece.hpp"
+#include "space.hpp"
 
 namespace {
 
 // Sizes and constants of a call.
 template <class F, int q> struct Plan {
+    Space<F> space;
     DomainKind domain;
     ParametrisationKind parametrisation;
     bool phase;
     int bins, pieces, lead, raw_widths, raw_rises, parameters;  // lead: 2 parameters of an affine map, or 0
-    F low, high, length;
+    F low, length;
     F width_scale, width_floor, rise_scale, rise_floor;  // a share p becomes scale p + floor
     F shift, least;                                      // of slopes: sigmoid(raw + shift) + least
     F affine;                                            // bound of its log-scale
 
     explicit Plan(const Call& call)
-        : domain(DomainKind(call.domain)),
+        : space(call),
+          domain(space.domain),
           parametrisation(ParametrisationKind(call.parametrisation)),
           phase(call.phase != 0),
           bins(call.bins),
-          low(F(call.low)),
-          high(F(call.high)),
-          length(F(call.high - call.low)) {
+          low(space.low),
+          length(space.length) {
         const bool circle = domain == CIRCLE, line = domain == LINE;
         pieces = line ? bins + 2 * q : bins;
         raw_widths = circle ? bins : parametrisation == PAPER ? bins + 2 * q : pieces;
@@ -49,16 +51,6 @@ template <class F, int q> struct Plan {
     int padded() const { return pieces + 2 * q; }
     int rises() const { return pieces + q; }
 };
-
-// In four strands: faster, and with a quarter of the rounding.
-template <class F, class S> KNOTFLOW_INLINE S sum_of(const S* rows, int n) {
-    S strands[4] = {};
-    int i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int k = 0; k < 4; ++k) strands[k] = strands[k] + rows[i + k];
-    for (; i < n; ++i) strands[i % 4] = strands[i % 4] + rows[i];
-    return (strands[0] + strands[1]) + (strands[2] + strands[3]);
-}
 
 template <class F, class S, int q> struct Knots {
     const Plan<F, q>& plan;
@@ -88,18 +80,6 @@ template <class F, class S, int q> struct Knots {
 
     // ---- forward
 
-    // exp(x - max x) in place of x; their sum. The largest enters as a constant, which cancels.
-    KNOTFLOW_INLINE S exponentials(const S* from, S* to, int n) const {
-        Vec<F> most = value<F>(from[0]);
-        for (int i = 1; i < n; ++i) {
-            const Vec<F> other = value<F>(from[i]);
-            most = most > other ? most : other;
-        }
-        // A NaN that the comparison passed over comes back through its own exponential.
-        for (int i = 0; i < n; ++i) to[i] = exponential<F>(from[i] - most);
-        return sum_of<F>(to, n);
-    }
-
     // Not inlined: maps, inverses and derivatives must see the same bits.
     __attribute__((noinline)) void build() {
         const int n = plan.pieces;
@@ -109,7 +89,7 @@ template <class F, class S, int q> struct Knots {
             stretch = exponential<F>(log_scale);
         }
         S* parted = plan.clamps() ? outer : widths + q;
-        width_total = exponentials(raw, raw, plan.raw_widths);
+        width_total = exponentials<F>(raw, raw, plan.raw_widths);
         const S per_width = plan.width_scale / width_total;
         for (int i = 0; i < plan.raw_widths; ++i) parted[i] = raw[i] * per_width + plan.width_floor;
         if (plan.clamps()) {
@@ -132,7 +112,7 @@ template <class F, class S, int q> struct Knots {
                 to[i] = parts[i] * support + support * plan.least;
             }
         } else {
-            part_total = exponentials(raw_rises, parts, plan.raw_rises);
+            part_total = exponentials<F>(raw_rises, parts, plan.raw_rises);
             const S per_rise = plan.rise_scale / part_total;
             for (int i = 0; i < plan.raw_rises; ++i) to[i] = parts[i] * per_rise + plan.rise_floor;
         }
@@ -239,7 +219,7 @@ template <class F, class S, int q> struct Knots {
                 g_parts[i] = g_parts[i] * support * (parts[i] * (F(1) - parts[i]));
             }
         } else {
-            pull_shares(g_parts, parts, part_total, plan.rise_scale, plan.raw_rises, g_parts);
+            pull_shares<F>(g_parts, parts, part_total, plan.rise_scale, plan.raw_rises, g_parts);
         }
         if (plan.clamps()) {
             // Widths outside and inside are scaled by one number, which depends on those inside.
@@ -251,7 +231,7 @@ template <class F, class S, int q> struct Knots {
                 const bool inside = i >= q && i < q + n;
                 g_outer[i] = (inside ? g_outer[i] - dot : g_outer[i]) * outer_scale;
             }
-            pull_shares(g_outer, raw, width_total, plan.width_scale, plan.raw_widths, g_raw);
+            pull_shares<F>(g_outer, raw, width_total, plan.width_scale, plan.raw_widths, g_raw);
             return;
         }
         if (plan.domain == CIRCLE)
@@ -260,16 +240,7 @@ template <class F, class S, int q> struct Knots {
                 before_first = before_first + g_widths[i];
                 after_last = after_last + g_widths[q + n + i];
             }
-        pull_shares(g_widths + q, raw, width_total, plan.width_scale, plan.raw_widths, g_raw);
-    }
-
-    // Of scale e_i / sum e + floor, with e_i = exp(raw_i).
-    KNOTFLOW_INLINE void pull_shares(const S* g, const S* e, S total, F factor, int n, S* g_raw) const {
-        S dot = S{};
-        for (int i = 0; i < n; ++i) dot = dot + g[i] * e[i];
-        const S per = factor / total;
-        dot = dot / total;
-        for (int i = 0; i < n; ++i) g_raw[i] = (g[i] - dot) * e[i] * per;
+        pull_shares<F>(g_widths + q, raw, width_total, plan.width_scale, plan.raw_widths, g_raw);
     }
 
     void pull_join(S* g_widths, const S* g_rises, S* g_before) {

@@ -2,12 +2,12 @@ r"""The kernels as torch operators, with derivatives.
 
 With $\varphi = \bar y\, y + \bar\ell\, \ell$ for the image $y$ and the log-slope $\ell$ of a point $x$,
 
-* ``bspline`` gives $(y, \ell)$;
-* ``bspline_backward`` gives the gradient $\nabla\varphi$ in $x$ and the raw parameters;
-* ``bspline_double_backward`` gives, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in
+* ``spline`` gives $(y, \ell)$;
+* ``spline_backward`` gives the gradient $\nabla\varphi$ in $x$ and the raw parameters;
+* ``spline_double_backward`` gives, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in
   $x$, the raw parameters, $\bar y$ and $\bar\ell$: what force matching needs. The kernel is the one before,
   on dual numbers;
-* ``bspline_inverse`` and ``bspline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
+* ``spline_inverse`` and ``spline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
 
 Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the operators of
 the map; third ones come from the definition in torch, which `define` hands in from the layer above.
@@ -32,17 +32,20 @@ from torch.autograd import forward_ad
 from knotflow.kernels.library import native, tell_once
 
 Pair = tuple[Tensor, Tensor]
-Definition = Callable[["BSplineKernel", Tensor, Tensor], Pair]
+Definition = Callable[["SplineKernel", Tensor, Tensor], Pair]
 """Maps a family, points and raw parameters to images and log-slopes, by torch functions."""
 
 ORDERS: Final = (3, 4, 5)
 DTYPES: Final = (torch.float32, torch.float64)
 
 
-class BSplineKernel(NamedTuple):
-    """The kernel of a family of B-splines."""
+class SplineKernel(NamedTuple):
+    """The kernel of a family of splines."""
 
+    family: int
+    """0: B-splines, 1: rational quadratics."""
     order: int
+    """Of B-splines."""
     bins: int
     domain: int
     """0: interval, 1: circle, 2: line."""
@@ -55,9 +58,9 @@ class BSplineKernel(NamedTuple):
     width_floor: float
     """Least share of a width."""
     rise_floor: float = 0.0
-    """Least share of a rise; paper only."""
+    """Least share of a rise (paper), or of a height."""
     min_slope: float = 0.1
-    """Bounds of slopes before normalisation; slopes only."""
+    """Bounds of slopes before normalisation (slopes); the first also that of rational quadratics."""
     max_slope: float = 20.0
     affine: float = 0.0
     """On a line: bound of the log-scale of an affine map before the spline; 0: there is none."""
@@ -66,11 +69,11 @@ class BSplineKernel(NamedTuple):
     def exists(self) -> bool:
         """Whether there is one for these numbers."""
         clamps = self.domain == 0 and self.parametrisation == 1
-        return self.order in ORDERS and (not clamps or self.bins >= self.order - 2)
+        return self.family == 1 or (self.order in ORDERS and (not clamps or self.bins >= self.order - 2))
 
-    def after_affine(self, bound: float) -> BSplineKernel | None:
+    def after_affine(self, bound: float) -> SplineKernel | None:
         """The kernel of an affine map and then the spline, with the raw parameters of both; on lines only."""
-        if self.domain != 2 or self.affine:
+        if self.family or self.domain != 2 or self.affine:
             return None
         return self._replace(affine=bound, n_parameters=self.n_parameters + 2)
 
@@ -101,8 +104,8 @@ class _Call(ctypes.Structure):
     """``struct Call`` of call.hpp."""
 
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("operation", "is_double", "order", "domain")],
-        *[(name, ctypes.c_int32) for name in ("parametrisation", "phase", "bins", "threads")],
+        *[(name, ctypes.c_int32) for name in ("operation", "is_double", "family", "order")],
+        *[(name, ctypes.c_int32) for name in ("domain", "parametrisation", "phase", "bins", "threads")],
         *[(name, ctypes.c_int64) for name in ("points", "raw_stride", "hraw_stride")],
         *[(name, ctypes.c_double) for name in ("low", "high", "width_floor", "rise_floor")],
         *[(name, ctypes.c_double) for name in ("min_slope", "max_slope", "affine")],
@@ -114,14 +117,13 @@ class _Call(ctypes.Structure):
 _FORWARD, _BACKWARD, _DOUBLE_BACKWARD, _INVERSE, _INVERSE_BACKWARD = range(5)
 _FAILURES: Final = {1: "this operation or order has no kernel", 2: "out of memory"}
 
-_definition: Definition | None = None
+_definitions: dict[int, Definition] = {}
 _ready: bool | None = None
 
 
-def define(definition: Definition) -> None:
-    """Say what the maps are, in torch: derivatives of third order are taken from that."""
-    global _definition
-    _definition = definition
+def define(family: int, definition: Definition) -> None:
+    """Say what the maps of a family are, in torch: derivatives of third order are taken from that."""
+    _definitions[family] = definition
 
 
 def prepare() -> bool:
@@ -147,19 +149,19 @@ def disabled() -> Iterator[None]:
 
 _SPEC: Final = "int[] sizes, float[] numbers"
 _library = torch.library.Library("knotflow", "DEF")
-_library.define(f"bspline(Tensor x, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
-_library.define(f"bspline_inverse(Tensor y, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
-_library.define(f"bspline_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(f"spline(Tensor x, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(f"spline_inverse(Tensor y, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
+_library.define(f"spline_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, {_SPEC}) -> (Tensor, Tensor)")
 _library.define(
-    f"bspline_inverse_backward(Tensor x, Tensor raw, Tensor gx, Tensor gl, {_SPEC}) -> (Tensor, Tensor)"
+    f"spline_inverse_backward(Tensor x, Tensor raw, Tensor gx, Tensor gl, {_SPEC}) -> (Tensor, Tensor)"
 )
 _library.define(
-    f"bspline_double_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, Tensor hx, Tensor hraw, {_SPEC})"
+    f"spline_double_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, Tensor hx, Tensor hraw, {_SPEC})"
     " -> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-def _run(operation: int, kernel: BSplineKernel, x: Tensor, raw: Tensor, *others: Tensor) -> Any:
+def _run(operation: int, kernel: SplineKernel, x: Tensor, raw: Tensor, *others: Tensor) -> Any:
     """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and raw."""
     library = native()
     if library is None:
@@ -175,6 +177,7 @@ def _run(operation: int, kernel: BSplineKernel, x: Tensor, raw: Tensor, *others:
     call = _Call(
         operation,
         x.dtype == torch.float64,
+        kernel.family,
         kernel.order,
         kernel.domain,
         kernel.parametrisation,
@@ -184,7 +187,7 @@ def _run(operation: int, kernel: BSplineKernel, x: Tensor, raw: Tensor, *others:
         x.numel(),
         rows[0].stride(0),
         rows[-1].stride(0),
-        *kernel[6:],
+        *kernel[7:],
         raw=rows[0].data_ptr(),
         hraw=rows[-1].data_ptr(),
         **{name: part.data_ptr() for name, part in (given | new).items()},
@@ -207,7 +210,7 @@ def _rows(raw: Tensor) -> Tensor:
 def _on_cpu(operation: int) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         *tensors, sizes, numbers = arguments
-        return _run(operation, BSplineKernel(*sizes, *numbers), *tensors)
+        return _run(operation, SplineKernel(*sizes, *numbers), *tensors)
 
     return run
 
@@ -229,11 +232,11 @@ def _refuse(*arguments: Any) -> Any:
 
 
 _FAKES: Final[dict[str, Callable[..., Any]]] = {
-    "bspline": _fake_points,
-    "bspline_backward": _fake_gradients,
-    "bspline_double_backward": _fake_second,
-    "bspline_inverse": _fake_points,
-    "bspline_inverse_backward": _fake_gradients,
+    "spline": _fake_points,
+    "spline_backward": _fake_gradients,
+    "spline_double_backward": _fake_second,
+    "spline_inverse": _fake_points,
+    "spline_inverse_backward": _fake_gradients,
 }
 for _number, (_name, _fake) in enumerate(_FAKES.items()):
     _library.impl(_name, _on_cpu(_number), "CPU")
@@ -242,11 +245,11 @@ for _number, (_name, _fake) in enumerate(_FAKES.items()):
 _OPERATORS: Final = [getattr(torch.ops.knotflow, _name) for _name in _FAKES]
 
 
-def _compute(operation: int, kernel: BSplineKernel, *tensors: Tensor) -> Any:
+def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor) -> Any:
     """Plain tensors go to the kernel straight away, all others as an operator that torch can look at."""
     if type(tensors[0]) is Tensor and not torch.compiler.is_compiling():
         return _run(operation, kernel, *tensors)
-    return _OPERATORS[operation](*tensors, list(kernel[:6]), list(kernel[6:]))
+    return _OPERATORS[operation](*tensors, list(kernel[:7]), list(kernel[7:]))
 
 
 # ---- derivatives
@@ -281,7 +284,7 @@ def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *argumen
 
 class _Forward(_PointByPoint):
     @staticmethod
-    def forward(x: Tensor, raw: Tensor, kernel: BSplineKernel) -> Any:
+    def forward(x: Tensor, raw: Tensor, kernel: SplineKernel) -> Any:
         return _compute(_FORWARD, kernel, x, raw)
 
     @staticmethod
@@ -295,7 +298,7 @@ class _Forward(_PointByPoint):
 
 class _Backward(_PointByPoint):
     @staticmethod
-    def forward(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, kernel: BSplineKernel) -> Any:
+    def forward(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, kernel: SplineKernel) -> Any:
         return _compute(_BACKWARD, kernel, x, raw, gy, gl)
 
     @staticmethod
@@ -310,7 +313,7 @@ class _Backward(_PointByPoint):
 class _DoubleBackward(_PointByPoint):
     @staticmethod
     def forward(
-        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, hx: Tensor, hraw: Tensor, kernel: BSplineKernel
+        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, hx: Tensor, hraw: Tensor, kernel: SplineKernel
     ) -> Any:
         return _compute(_DOUBLE_BACKWARD, kernel, x, raw, gy, gl, hx, hraw)
 
@@ -319,9 +322,7 @@ class _DoubleBackward(_PointByPoint):
         """Derivatives of third order, of the definition in torch."""
 
         def image(x: Tensor, raw: Tensor) -> Pair:
-            if _definition is None:
-                raise RuntimeError("third derivatives need the definition in torch; import knotflow.")
-            return _definition(ctx.kernel, x, raw)
+            return _definitions[ctx.kernel.family](ctx.kernel, x, raw)
 
         def first(x: Tensor, raw: Tensor, *g: Tensor) -> tuple[Tensor, ...]:
             return _gradients(image, (x, raw), g)
@@ -338,7 +339,7 @@ class _DoubleBackward(_PointByPoint):
 
 class _Inverse(_PointByPoint):
     @staticmethod
-    def forward(y: Tensor, raw: Tensor, kernel: BSplineKernel) -> Any:
+    def forward(y: Tensor, raw: Tensor, kernel: SplineKernel) -> Any:
         return _compute(_INVERSE, kernel, y, raw)
 
     @staticmethod
@@ -357,7 +358,7 @@ class _Inverse(_PointByPoint):
 
 class _InverseBackward(_PointByPoint):
     @staticmethod
-    def forward(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor, kernel: BSplineKernel) -> Any:
+    def forward(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor, kernel: SplineKernel) -> Any:
         return _compute(_INVERSE_BACKWARD, kernel, x, raw, gx, gl)
 
     @staticmethod

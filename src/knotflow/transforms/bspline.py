@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from knotflow.kernels.ops import BSplineKernel, define, prepare
+from knotflow.kernels.ops import SplineKernel, define, prepare
 from knotflow.transforms.affine import Affine
 from knotflow.transforms.base import Transform, check_count
 from knotflow.transforms.basis import bernstein, evaluate, knot_value
-from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
+from knotflow.transforms.domains import Circle, Domain, Interval, clip, number_of, numbered, with_value
 from knotflow.transforms.knots import Knots, Layout, Paper, Parametrisation, Slopes, least_share, supports
 from knotflow.transforms.roots import polynomial_root
 from knotflow.transforms.search import PrefixSums
@@ -66,7 +66,7 @@ class BSpline(Transform):
         self.parametrisation.check(self.layout)
         self.n_parameters = sum(self.parametrisation.sizes(self.layout)) + phase
         self.smoothness = order - 2
-        self.kernel: BSplineKernel | None = _kernel(self)
+        self.kernel: SplineKernel | None = _kernel(self)
 
     def __repr__(self) -> str:
         return (
@@ -232,20 +232,17 @@ class _Spline(NamedTuple):
         )
 
 
-DOMAINS: dict[type[Domain], int] = {Interval: 0, Circle: 1, Line: 2}
-"""Domains, as kernels number them."""
-
-
-def _kernel(spline: BSpline) -> BSplineKernel | None:
+def _kernel(spline: BSpline) -> SplineKernel | None:
     """The native kernel of a family; None if there is none for it."""
     choice, domain, layout = spline.parametrisation, spline.domain, spline.layout
-    if type(domain) not in DOMAINS or not isinstance(choice, Slopes | Paper):
+    if not isinstance(choice, Slopes | Paper):
         return None
     n_widths, n_rises = choice.sizes(layout)
-    kernel = BSplineKernel(
+    kernel = SplineKernel(
+        family=0,
         order=spline.order,
         bins=spline.bins,
-        domain=DOMAINS[type(domain)],
+        domain=number_of(domain),
         parametrisation=int(isinstance(choice, Paper)),
         phase=int(spline.phase),
         n_parameters=spline.n_parameters,
@@ -261,15 +258,14 @@ def _kernel(spline: BSpline) -> BSplineKernel | None:
     return kernel if kernel.exists else None
 
 
-def _define_forward(kernel: BSplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
     """What a kernel computes, by torch functions."""
-    domain = next(kind for kind, number in DOMAINS.items() if number == kernel.domain)
     slopes = Slopes(kernel.width_floor, kernel.min_slope, kernel.max_slope)
     parametrisation = Paper(kernel.width_floor, kernel.rise_floor) if kernel.parametrisation else slopes
     spline = BSpline(
         kernel.bins,
         kernel.order,
-        domain(kernel.low, kernel.high),
+        numbered(kernel.domain, kernel.low, kernel.high),
         parametrisation=parametrisation,
         phase=bool(kernel.phase),
     )
@@ -280,7 +276,7 @@ def _define_forward(kernel: BSplineKernel, x: Tensor, raw: Tensor) -> tuple[Tens
     return y, ladj + log_scale
 
 
-define(_define_forward)
+define(0, _define_forward)
 
 
 def _parametrisation(choice: str | Parametrisation) -> Parametrisation:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from knotflow.kernels.ops import SplineKernel, define, prepare
 from knotflow.transforms.base import Transform, check_count
-from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, with_value
-from knotflow.transforms.knots import check_floor, shares
+from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, number_of, numbered, with_value
+from knotflow.transforms.knots import check_floor, least_share, shares
 from knotflow.transforms.roots import attach_derivatives
 from knotflow.transforms.search import PrefixSums
 
@@ -58,6 +59,21 @@ class RationalQuadratic(Transform):
         extra = {Circle: 0, Line: -1}.get(type(self.domain), 1)
         self.n_parameters = 3 * bins + extra
         self.smoothness = 1
+        self.kernel = SplineKernel(
+            family=1,
+            order=0,
+            bins=bins,
+            domain=number_of(self.domain),
+            parametrisation=0,
+            phase=0,
+            n_parameters=self.n_parameters,
+            low=self.domain.low,
+            high=self.domain.high,
+            width_floor=least_share(min_width, bins),
+            rise_floor=least_share(min_height, bins),
+            min_slope=min_slope,
+        )
+        prepare()
 
     def __repr__(self) -> str:
         return (
@@ -90,7 +106,8 @@ class RationalQuadratic(Transform):
         widths = shares(raw_widths, self.min_width, length)
         heights = shares(raw_heights, self.min_height, length)
         shift = math.log(math.expm1(1 - self.min_slope))
-        slopes = self.min_slope + softplus(raw_slopes + shift)
+        # torch would replace it by its argument from 20 on, which float64 can tell apart.
+        slopes = self.min_slope + softplus(raw_slopes + shift, threshold=40)
         if isinstance(self.domain, Circle):
             slopes = torch.cat([slopes, slopes[..., :1]], -1)
         elif isinstance(self.domain, Line):
@@ -100,6 +117,21 @@ class RationalQuadratic(Transform):
             part.expand(*x.shape, part.shape[-1]) for part in (widths, heights, slopes)
         )
         return _Spline(PrefixSums(widths, low), PrefixSums(heights, low), slopes)
+
+
+def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+    """What a kernel computes, by torch functions."""
+    family = RationalQuadratic(
+        kernel.bins,
+        numbered(kernel.domain, kernel.low, kernel.high),
+        min_width=kernel.width_floor,
+        min_height=kernel.rise_floor,
+        min_slope=kernel.min_slope,
+    )
+    return family.define_forward(x, raw)
+
+
+define(1, _define_forward)
 
 
 class _Spline(NamedTuple):

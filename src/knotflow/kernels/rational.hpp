@@ -1,0 +1,193 @@
+// Rational-quadratic maps, inverses and derivatives: knotflow/transforms/rational_quadratic.py.
+#pragma once
+
+#include "bins.hpp"
+#include "rows.hpp"
+#include "space.hpp"
+
+namespace {
+
+template <class F> struct RationalPlan {
+    Space<F> space;
+    int bins, raw_slopes, first_slope, parameters;
+    F width_scale, width_floor, height_scale, height_floor, min_slope, shift;
+
+    explicit RationalPlan(const Call& call) : space(call), bins(call.bins) {
+        raw_slopes = space.domain == CIRCLE ? bins : space.domain == LINE ? bins - 1 : bins + 1;
+        first_slope = space.domain == LINE ? 1 : 0;
+        parameters = 2 * bins + raw_slopes;
+        const double total = call.high - call.low;
+        width_scale = F(total * (1 - bins * call.width_floor)), width_floor = F(total * call.width_floor);
+        height_scale = F(total * (1 - bins * call.rise_floor)), height_floor = F(total * call.rise_floor);
+        min_slope = F(call.min_slope);
+        shift = F(__builtin_log(__builtin_expm1(1 - call.min_slope)));
+    }
+};
+
+// f on a bin: the fraction of its height that is reached at u, the slope, and gradients of both.
+template <class F, class S> struct RationalPiece {
+    S width, height, d0, d1, s, u, v, uv, a, p, per_denominator, fraction, slope;
+
+    KNOTFLOW_INLINE RationalPiece(S width_, S height_, S d0_, S d1_, S u_)
+        : width(width_), height(height_), d0(d0_), d1(d1_), s(height_ / width_), u(u_), v(F(1) - u_) {
+        uv = u * v;
+        per_denominator = F(1) / (s * (F(1) - uv * F(2)) + (d0 + d1) * uv);
+        a = s * u + d0 * v;
+        p = d1 * u * u + s * uv * F(2) + d0 * v * v;
+        fraction = u * a * per_denominator;
+        slope = s * s * p * per_denominator * per_denominator;
+    }
+
+    // d log slope / du
+    KNOTFLOW_INLINE S bend() const {
+        const S dp = (d1 * u - d0 * v + s * (v - u)) * F(2);
+        return dp / p - (v - u) * (d0 + d1 - s * F(2)) * per_denominator * F(2);
+    }
+
+    // Of gy f + gl log slope; g_place is the gradient of the point.
+    KNOTFLOW_INLINE void pull(S gy, S gl, S& g_place, S& g_width, S& g_height, S* g_slopes) const {
+        const S g_fraction = gy * height, g_p = gl / p;
+        const S g_denominator = -(g_fraction * fraction + gl * F(2)) * per_denominator;
+        const S g_n = g_fraction * per_denominator, g_a = g_n * u;
+        const S g_uv = g_p * s * F(2) + g_denominator * (d0 + d1 - s * F(2));
+        const S g_v = g_a * d0 + g_p * d0 * v * F(2) + g_uv * u;
+        const S g_u = g_n * a + g_a * s + g_p * d1 * u * F(2) + g_uv * v - g_v;
+        const S g_s = gl * F(2) / s + g_a * u + g_p * uv * F(2) + g_denominator * (F(1) - uv * F(2));
+        g_slopes[0] = g_a * v + g_p * v * v + g_denominator * uv;
+        g_slopes[1] = g_p * u * u + g_denominator * uv;
+        const S per_width = F(1) / width;
+        g_place = g_u * per_width;
+        g_height = gy * fraction + g_s * per_width;
+        g_width = -(g_u * u + g_s * s) * per_width;
+    }
+};
+
+template <class F, class S> struct Rational {
+    using Plan = RationalPlan<F>;
+    const Plan& plan;
+    const Space<F>& space;
+    S *all, *e_heights, *widths, *heights, *slopes, *g_widths, *g_heights, *g_slopes, *g_all;
+    S width_total, height_total;
+
+    static int rows(const Plan& plan) { return 2 * plan.parameters + 7 * plan.bins + 2; }
+
+    Rational(const Plan& plan_, S* scratch) : plan(plan_), space(plan_.space) {
+        const int n = plan.bins;
+        all = scratch, g_all = all + plan.parameters, e_heights = g_all + plan.parameters;
+        widths = e_heights + n, heights = widths + n, slopes = heights + n;
+        g_widths = slopes + n + 1, g_heights = g_widths + n, g_slopes = g_heights + n;
+    }
+
+    KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points) {
+        read_raw<F>(call, first, points, plan.parameters, all);
+        build();
+    }
+
+    // Not inlined: maps and inverses must see the same bits.
+    __attribute__((noinline)) void build() {
+        const int n = plan.bins;
+        width_total = exponentials<F>(all, all, n);
+        height_total = exponentials<F>(all + n, e_heights, n);
+        const S per_width = plan.width_scale / width_total, per_height = plan.height_scale / height_total;
+        for (int i = 0; i < n; ++i) {
+            widths[i] = all[i] * per_width + plan.width_floor;
+            heights[i] = e_heights[i] * per_height + plan.height_floor;
+        }
+        set<F>(slopes[0], splat<F>(1)), set<F>(slopes[n], splat<F>(1));
+        for (int i = 0; i < plan.raw_slopes; ++i)
+            slopes[plan.first_slope + i] = softplus(all[2 * n + i] + plan.shift) + plan.min_slope;
+        if (space.domain == CIRCLE) slopes[n] = slopes[0];
+    }
+
+    // log(1 + e^x) = max(x, 0) + log(1 + e^-|x|)
+    KNOTFLOW_INLINE static S softplus(S x) {
+        const Mask<F> positive = value<F>(x) > Vec<F>{};
+        return select<F>(positive, x, S{}) + logarithm<F>(exponential<F>(select<F>(positive, -x, x)) + F(1));
+    }
+
+    KNOTFLOW_INLINE RationalPiece<F, S> piece(Mask<F> bin, S u) const {
+        S width[1], height[1], ends[2];
+        gather<F>(widths, bin, width);
+        gather<F>(heights, bin, height);
+        gather<F>(slopes, bin, ends);
+        return RationalPiece<F, S>(width[0], height[0], ends[0], ends[1], u);
+    }
+
+    KNOTFLOW_INLINE S width_of(Mask<F> bin) const {
+        S width[1];
+        gather<F>(widths, bin, width);
+        return width[0];
+    }
+
+    KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
+        const Mask<F> outside = space.outside(value<F>(x));
+        S entered = x, knot, level;
+        set_value<F>(entered, space.enter(value<F>(x)));
+        const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, plan.bins, knot, level);
+        const RationalPiece<F, S> at = piece(bin, local<F>(entered, knot, width_of(bin)));
+        S image = level + at.height * at.fraction;
+        set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
+        y = select<F>(outside, x, image);
+        ladj = select<F>(outside, S{}, logarithm<F>(at.slope));
+    }
+
+    // As BSpline's.
+    template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx) {
+        const int n = plan.bins;
+        const Mask<F> outside = space.outside(value<F>(x));
+        S entered = x, knot, level;
+        set_value<F>(entered, space.enter(value<F>(x)));
+        const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, n, knot, level);
+        const RationalPiece<F, S> at = piece(bin, local<F>(entered, knot, width_of(bin)));
+        const S g_outside = gy;
+        if constexpr (of_inverse) {
+            const S g_image = (gy - gl * at.bend() / at.width) / at.slope;
+            gx = select<F>(outside, gy, g_image);
+            gy = -g_image, gl = -gl;
+        }
+        gy = select<F>(outside, S{}, gy), gl = select<F>(outside, S{}, gl);
+        S g_place, g_width[1], g_height[1], g_ends[2];
+        at.pull(gy, gl, g_place, g_width[0], g_height[0], g_ends);
+        if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
+        // Widths and heights before the bin move its left knot and the value there.
+        const S nothing{}, g_knot = -g_place;
+        for (int i = 0; i < n; ++i) {
+            const Mask<F> before = bin > typename Types<F>::Int(i);
+            g_widths[i] = select<F>(before, g_knot, nothing);
+            g_heights[i] = select<F>(before, gy, nothing);
+        }
+        for (int i = 0; i <= n; ++i) g_slopes[i] = nothing;
+        scatter_add<F>(g_widths, bin, g_width);
+        scatter_add<F>(g_heights, bin, g_height);
+        scatter_add<F>(g_slopes, bin, g_ends);
+        if (space.domain == CIRCLE) g_slopes[0] = g_slopes[0] + g_slopes[n];
+        pull_shares<F>(g_widths, all, width_total, plan.width_scale, n, g_all);
+        pull_shares<F>(g_heights, e_heights, height_total, plan.height_scale, n, g_all + n);
+        for (int i = 0; i < plan.raw_slopes; ++i)
+            g_all[2 * n + i] = g_slopes[plan.first_slope + i] * sigmoid<F>(all[2 * n + i] + plan.shift);
+    }
+
+    KNOTFLOW_INLINE void inverse(Vec<F> y, Vec<F>& x, Vec<F>& ladj) const {
+        const Mask<F> outside = space.outside(y);
+        const Vec<F> entered = space.enter(y);
+        Vec<F> knot, level;
+        const Mask<F> bin = locate<F>(entered, space.low, heights, widths, plan.bins, level, knot);
+        const RationalPiece<F, Vec<F>> start = piece(bin, Vec<F>{});
+        const Vec<F> zero{}, one = splat<F>(1), s = start.s;
+        const Vec<F> goal = (entered - level) / start.height;
+        const Vec<F> bend = (start.d0 + start.d1 - F(2) * s) * goal;
+        const Vec<F> a = s - start.d0 + bend, b = start.d0 - bend, c = s * goal;
+        Vec<F> square = b * b + F(4) * a * c;
+        square = square > zero ? square : square < zero ? zero : square;
+        const Vec<F> root = clamp<F>(F(2) * c / (b + sqrt_of<F>(square)), zero, one);
+        // A last Newton step in the full formulas.
+        const RationalPiece<F, Vec<F>> near = piece(bin, root);
+        const Vec<F> u = clamp<F>(root - (near.fraction - goal) * s / near.slope, zero, one);
+        const RationalPiece<F, Vec<F>> at = piece(bin, u);
+        const Vec<F> right = knot + at.width;
+        x = outside ? y : space.onto(entered, clamp<F>(knot + at.width * u, knot, right));
+        ladj = outside ? zero : -log_of<F>(at.slope);
+    }
+};
+
+}  // namespace
