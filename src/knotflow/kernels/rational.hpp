@@ -93,9 +93,8 @@ template <class F, class S> struct Rational {
             widths[i] = all[i] * per_width + plan.width_floor;
             heights[i] = e_heights[i] * per_height + plan.height_floor;
         }
-        set<F>(slopes[0], splat<F>(1)), set<F>(slopes[n], splat<F>(1));
-        for (int i = 0; i < plan.raw_slopes; ++i)
-            slopes[plan.first_slope + i] = softplus(all[2 * n + i] + plan.shift) + plan.min_slope;
+        slopes[0] = S{}, slopes[n] = S{};  // those at the ends of a line, which are 1, have none
+        for (int i = 0; i < plan.raw_slopes; ++i) slopes[plan.first_slope + i] = all[2 * n + i] + plan.shift;
         if (space.domain == CIRCLE) slopes[n] = slopes[0];
     }
 
@@ -105,26 +104,37 @@ template <class F, class S> struct Rational {
         return select<F>(positive, x, S{}) + logarithm<F>(exponential<F>(select<F>(positive, -x, x)) + F(1));
     }
 
-    KNOTFLOW_INLINE RationalPiece<F, S> piece(Mask<F> bin, S u) const {
-        S width[1], height[1], ends[2];
-        gather<F>(widths, bin, width);
-        gather<F>(heights, bin, height);
-        gather<F>(slopes, bin, ends);
-        return RationalPiece<F, S>(width[0], height[0], ends[0], ends[1], u);
-    }
+    // What shapes a bin. Only two slopes of all matter for a point.
+    struct Bin {
+        S width[1], height[1], raw[2], ends[2];
+        Mask<F> fixed[2];  // whether an end of the bin is the end of a line, where the slope is 1
 
-    KNOTFLOW_INLINE S width_of(Mask<F> bin) const {
-        S width[1];
-        gather<F>(widths, bin, width);
-        return width[0];
-    }
+        KNOTFLOW_INLINE Bin(const Rational& map, Mask<F> bin) {
+            gather<F>(map.widths, bin, width);
+            gather<F>(map.heights, bin, height);
+            gather<F>(map.slopes, bin, raw);
+            using Int = typename Types<F>::Int;
+            const bool line = map.space.domain == LINE;
+            fixed[0] = bin == Int(line ? 0 : -1);
+            fixed[1] = bin == Int(line ? map.plan.bins - 1 : -1);
+            S one;
+            set<F>(one, splat<F>(1));
+            for (int i = 0; i < 2; ++i)
+                ends[i] = select<F>(fixed[i], one, softplus(raw[i]) + map.plan.min_slope);
+        }
+
+        KNOTFLOW_INLINE RationalPiece<F, S> at(S u) const {
+            return RationalPiece<F, S>(width[0], height[0], ends[0], ends[1], u);
+        }
+    };
 
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
         const Mask<F> outside = space.outside(value<F>(x));
         S entered = x, knot, level;
         set_value<F>(entered, space.enter(value<F>(x)));
         const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, plan.bins, knot, level);
-        const RationalPiece<F, S> at = piece(bin, local<F>(entered, knot, width_of(bin)));
+        const Bin shape(*this, bin);
+        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot, shape.width[0]));
         S image = level + at.height * at.fraction;
         set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
         y = select<F>(outside, x, image);
@@ -138,7 +148,8 @@ template <class F, class S> struct Rational {
         S entered = x, knot, level;
         set_value<F>(entered, space.enter(value<F>(x)));
         const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, n, knot, level);
-        const RationalPiece<F, S> at = piece(bin, local<F>(entered, knot, width_of(bin)));
+        const Bin shape(*this, bin);
+        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot, shape.width[0]));
         const S g_outside = gy;
         if constexpr (of_inverse) {
             const S g_image = (gy - gl * at.bend() / at.width) / at.slope;
@@ -148,6 +159,8 @@ template <class F, class S> struct Rational {
         gy = select<F>(outside, S{}, gy), gl = select<F>(outside, S{}, gl);
         S g_place, g_width[1], g_height[1], g_ends[2];
         at.pull(gy, gl, g_place, g_width[0], g_height[0], g_ends);
+        for (int i = 0; i < 2; ++i)
+            g_ends[i] = select<F>(shape.fixed[i], S{}, g_ends[i] * sigmoid<F>(shape.raw[i]));
         if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
         // Widths and heights before the bin move its left knot and the value there.
         const S nothing{}, g_knot = -g_place;
@@ -163,8 +176,7 @@ template <class F, class S> struct Rational {
         if (space.domain == CIRCLE) g_slopes[0] = g_slopes[0] + g_slopes[n];
         pull_shares<F>(g_widths, all, width_total, plan.width_scale, n, g_all);
         pull_shares<F>(g_heights, e_heights, height_total, plan.height_scale, n, g_all + n);
-        for (int i = 0; i < plan.raw_slopes; ++i)
-            g_all[2 * n + i] = g_slopes[plan.first_slope + i] * sigmoid<F>(all[2 * n + i] + plan.shift);
+        for (int i = 0; i < plan.raw_slopes; ++i) g_all[2 * n + i] = g_slopes[plan.first_slope + i];
     }
 
     KNOTFLOW_INLINE void inverse(Vec<F> y, Vec<F>& x, Vec<F>& ladj) const {
@@ -172,7 +184,8 @@ template <class F, class S> struct Rational {
         const Vec<F> entered = space.enter(y);
         Vec<F> knot, level;
         const Mask<F> bin = locate<F>(entered, space.low, heights, widths, plan.bins, level, knot);
-        const RationalPiece<F, Vec<F>> start = piece(bin, Vec<F>{});
+        const Bin shape(*this, bin);
+        const RationalPiece<F, Vec<F>> start = shape.at(Vec<F>{});
         const Vec<F> zero{}, one = splat<F>(1), s = start.s;
         const Vec<F> goal = (entered - level) / start.height;
         const Vec<F> bend = (start.d0 + start.d1 - F(2) * s) * goal;
@@ -181,9 +194,9 @@ template <class F, class S> struct Rational {
         square = square > zero ? square : square < zero ? zero : square;
         const Vec<F> root = clamp<F>(F(2) * c / (b + sqrt_of<F>(square)), zero, one);
         // A last Newton step in the full formulas.
-        const RationalPiece<F, Vec<F>> near = piece(bin, root);
+        const RationalPiece<F, Vec<F>> near = shape.at(root);
         const Vec<F> u = clamp<F>(root - (near.fraction - goal) * s / near.slope, zero, one);
-        const RationalPiece<F, Vec<F>> at = piece(bin, u);
+        const RationalPiece<F, Vec<F>> at = shape.at(u);
         const Vec<F> right = knot + at.width;
         x = outside ? y : space.onto(entered, clamp<F>(knot + at.width * u, knot, right));
         ladj = outside ? zero : -log_of<F>(at.slope);
