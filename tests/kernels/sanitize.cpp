@@ -44,6 +44,9 @@ template <class F> std::vector<F> numbers(size_t n, double limit, uint64_t seed)
 
 int raw_parameters(const Call& call) {
     const int q = call.order - 2;
+    if (call.family == RATIONAL) {
+        return 3 * call.bins + (call.domain == CIRCLE ? 0 : call.domain == LINE ? -1 : 1);
+    }
     if (call.domain == CIRCLE) {
         return 2 * call.bins + call.phase;
     }
@@ -94,6 +97,14 @@ int run_all() {
                             failed += fails<float>(call, points, 3.0) + fails<double>(call, points, 300.0);
                         }
                     }
+    call.family = RATIONAL, call.phase = 0;
+    for (call.domain = INTERVAL; call.domain <= LINE; ++call.domain)
+        for (call.bins = 1; call.bins <= 33; call.bins += 16) {
+            call.width_floor = call.rise_floor = 0.1 / call.bins;
+            for (int64_t points : {1, 13, 1003}) {
+                failed += fails<float>(call, points, 3.0) + fails<double>(call, points, 300.0);
+            }
+        }
     return failed;
 }
 
