@@ -90,7 +90,7 @@ def test_a_missing_library_is_told_once(monkeypatch, tmp_path, caplog) -> None:
     library.tell_once()
     [record] = caplog.records
     assert record.name == "knotflow" and record.levelno == logging.WARNING
-    assert record.getMessage() == f"B-splines run in plain torch, more slowly: no native kernels, {remedy}."
+    assert record.getMessage() == f"Splines run in plain torch, more slowly: no native kernels, {remedy}."
 
 
 @built

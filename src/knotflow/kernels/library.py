@@ -41,7 +41,7 @@ _told = False
 
 
 def native() -> ctypes.CDLL | None:
-    """The library, ready to be called, or None if B-splines must do without.
+    """The library, ready to be called, or None if splines must do without.
 
     Raises:
         ValueError: if ``KNOTFLOW_KERNELS`` asks for something unknown, or not there.
@@ -53,7 +53,7 @@ def native() -> ctypes.CDLL | None:
 
 
 def engine() -> str:
-    """What computes B-splines on the CPU, in a few words.
+    """What computes splines on the CPU, in a few words.
 
     Raises:
         ValueError: as `native`.
@@ -72,7 +72,7 @@ def tell_once() -> None:
     found = _find()
     with _lock:
         if not _told and found.library is None:
-            sentence = "B-splines run in plain torch, more slowly: no native kernels, %s."
+            sentence = "Splines run in plain torch, more slowly: no native kernels, %s."
             log.log(found.level, sentence, found.reason)
         _told = True
 
