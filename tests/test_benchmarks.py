@@ -1,15 +1,25 @@
-"""The benchmarks of molecules on a few frames: that they run, and that their figures mean what they say."""
+"""The benchmarks on a few frames and points: that they run, and that their figures mean what they say."""
 
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.generator import Settings as GeneratorSettings
-from benchmarks.generator import frames, our_generator, peer_generator
+import knotflow as kf
+from benchmarks.flow import n_parameters
+from benchmarks.models import (
+    TINY,
+    Trivial,
+    best_generator,
+    frames,
+    paper_generator,
+    peer_generator,
+    with_trivial_maps,
+)
 from benchmarks.molecules import Run, Settings, evaluation_table, time_evaluations
 from benchmarks.report import progress
 from benchmarks.timing import Cell
+from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.physics import TorchForceField
 from knotflow.physics.system import ala2
 
@@ -49,8 +59,8 @@ def test_the_peer_of_a_generator_is_a_density_too() -> None:
 
 def test_frames_of_the_generator_benchmark_have_the_scores_of_the_force_field() -> None:
     """Along each coordinate the score is the slope of the log-density in internal coordinates."""
-    batch = frames(GeneratorSettings(batch=2))
-    coordinates = our_generator(0).coordinates
+    batch = frames(ala2(), "paper", 2, seed=0)
+    coordinates = paper_generator(0).coordinates
     field = TorchForceField(ala2(), compiled=False)
 
     def log_density(q: Tensor) -> Tensor:
@@ -60,3 +70,42 @@ def test_frames_of_the_generator_benchmark_have_the_scores_of_the_force_field() 
     score = torch.func.grad(log_density)(batch.x.double())
     assert batch.force is not None
     assert float((score - batch.force).abs().max() / score.abs().max()) < 1e-3
+
+
+def test_the_best_generator_is_the_preset() -> None:
+    """The model that comes with knotflow was trained with the preset ``best``."""
+    batch = frames(ala2(), "bonds", 8, seed=0)
+    ours, given = best_generator(ala2(), batch.x, 0), BoltzmannGenerator.pretrained("ala2")
+    assert [type(d) for d in ours.flow.domains] == [type(d) for d in given.flow.domains]
+    assert n_parameters(ours) == n_parameters(given) == n_parameters(with_trivial_maps(ours))
+
+
+def test_trivial_maps_have_the_log_slopes_they_promise() -> None:
+    """By the short way and by the definition, and with second derivatives that reach the raw parameters."""
+    f = Trivial(kf.BSpline(8))
+    x, weights = torch.rand(5, dtype=torch.float64), torch.randn(f.n_parameters, dtype=torch.float64)
+    weights.requires_grad_()
+    read = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    raw = torch.sin(read.unsqueeze(-1) * weights)
+    y, ladj = f.forward(x, raw)
+    assert torch.equal(y, x)
+    torch.testing.assert_close(ladj, TINY * raw.sum(-1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(f.define_forward(x, raw)[1], ladj, rtol=1e-6, atol=0)
+    torch.testing.assert_close(f.inverse(x, raw)[1], -ladj, rtol=1e-12, atol=0)
+    (score,) = torch.autograd.grad(ladj.sum(), read, create_graph=True)
+    torch.testing.assert_close(score, TINY * (weights * torch.cos(read.unsqueeze(-1) * weights)).sum(-1))
+    (second,) = torch.autograd.grad(score.square().sum(), weights)
+    assert bool((second != 0).all())
+
+
+def test_all_networks_below_trivial_maps_are_differentiated_twice() -> None:
+    batch = frames(ala2(), "bonds", 4, seed=0)
+    model = with_trivial_maps(best_generator(ala2(), batch.x, 0))
+    x = model.unwound(batch.x)
+    for parameter in model.parameters():  # the last layers of the preset start at zero
+        torch.nn.init.normal_(parameter, std=0.1)
+    score = model.flow.log_prob_and_score(x)[1]
+    score.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if not name.endswith("layers.2.bias"):  # what is added to raw parameters moves no score
+            assert parameter.grad is not None and bool((parameter.grad != 0).any()), name
