@@ -24,10 +24,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS)
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick lint sanitize bench docs figures clean
+.PHONY: help setup run test quick lint sanitize bench bench-compare docs figures clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## create .venv, install knotflow with all its tools, compile the kernels
 
@@ -64,8 +64,11 @@ sanitize: $(STAMP) ## run the kernels under the sanitizers for threads, memory a
 		--flags "-g1 -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 	build/sanitize-memory
 
-bench: $(READY) ## time the transforms against other libraries
+bench: $(READY) ## time maps, flows and molecules, with other libraries in the same run
 	$(BIN)/python -m benchmarks
+
+bench-compare: $(READY) ## say whether it has become slower than benchmarks/baseline.json
+	$(BIN)/python -m benchmarks compare
 
 docs: $(STAMP) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

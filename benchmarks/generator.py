@@ -1,13 +1,18 @@
-"""Milliseconds of training steps and of sampling, with the paper's flow for alanine dipeptide.
+"""Milliseconds of training steps and of sampling, with Boltzmann generators for alanine dipeptide.
 
-The flow is the preset ``paper`` (B-splines of 32 bins, 380,982 weights), on a batch of random frames around
-the minimum of the energy, with their forces. A *step* is the loss, its gradient with respect to the weights,
-and Adam: *NLL*, or *NLL + forces*, where the squared error of the Cartesian forces is added with the weight
-of the paper. *Sampling* draws molecules with their log-densities, positions included, without gradients.
+A *step* is the loss, its gradient with respect to the weights, and Adam, on a batch of random frames around
+the minimum of the energy with their forces: *NLL*, or *NLL + forces*, where force matching is added.
 
-The peer has the same couplings and networks, with the rational-quadratic splines of nflows on intervals and
-of normflows on circles, 16 bins, as the paper's RQ model has. Both run eagerly. All calls are timed in turns,
-see `benchmarks.timing`.
+* The preset ``paper`` (B-splines of 32 bins) beside a peer with the same couplings and networks and the
+  rational-quadratic splines of nflows on intervals and of normflows on circles, 16 bins, as the paper's RQ
+  model has. Sampling draws molecules with their log-densities, positions included, without gradients.
+* The preset ``best`` beside the same networks with trivial maps (`benchmarks.models.Trivial`): how much of a
+  step the maps take.
+* Sampling as ``knotflow sample`` does it, which checks handedness: with the model that comes with knotflow,
+  and with the untrained preset ``paper``, whose mirror images are kept.
+* The first step of a new process, see `benchmarks.first_step`.
+
+All run eagerly, and all calls are timed in turns, see `benchmarks.timing`.
 """
 
 from __future__ import annotations
@@ -19,24 +24,31 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
-import knotflow as kf
-from benchmarks.flow import FORCE_STEP, NLL_STEP, SAMPLE, flow_table, n_parameters, training
-from benchmarks.peers import Candidate, peers
+from benchmarks import first_step
+from benchmarks.flow import FORCE_STEP, NLL_STEP, SAMPLE, flow_table, milliseconds, n_parameters, training
+from benchmarks.models import (
+    Loss,
+    best_generator,
+    best_loss,
+    frames,
+    paper_generator,
+    paper_loss,
+    peer_generator,
+    scores,
+    splines,
+    with_trivial_maps,
+)
 from benchmarks.report import Table, progress
-from benchmarks.timing import Cell, time_in_turns
-from knotflow.flows import Conditioner, Coupling, Flow
+from benchmarks.timing import Cell, notes, ratio, time_in_turns
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.presets import paper_flow
-from knotflow.physics import OpenMMEnergy, ala2
-from knotflow.physics.coordinates import internal_coordinates
-from knotflow.training import NLL, Batch, ForceMatching, Mix
-from knotflow.training.molecules import cartesian_metric
+from knotflow.flows.sampling import Sampler
+from knotflow.physics import ala2
+from knotflow.training import Batch
 
-FORCE_WEIGHT = 0.001
-SPREAD = 0.003
-"""Standard deviation of positions around the minimum, nm: forces are then about as large as at 300 K."""
+OURS, PEER = "knotflow paper B-spline", "same networks, RQ of nflows/normflows"
+BEST, TRIVIAL = "knotflow best", "same networks, trivial maps"
+SAMPLER = "knotflow sample"
 
 
 @dataclass(frozen=True)
@@ -44,130 +56,88 @@ class Settings:
     """Sizes of a run."""
 
     batch: int = 128
+    best_batch: int = 256
     samples: int = 1_000
     repeats: int = 31
     seed: int = 0
 
     @classmethod
     def quick(cls) -> Settings:
-        return cls(batch=8, samples=20, repeats=2)
+        return cls(batch=8, best_batch=8, samples=20, repeats=2)
 
 
 def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[str, Any]]]:
-    """The tables of training steps and of sampling, and a record of every cell."""
-    batch = frames(settings)
-    ours, peer = our_generator(settings.seed), peer_generator(settings.seed)
-    cells = list(_cells("knotflow paper B-spline", True, ours, batch, settings))
-    cells += list(_cells("same networks, RQ of nflows/normflows", False, peer, batch, settings))
+    """All tables, and a record of every cell."""
+    models = {OURS: paper_generator(settings.seed), PEER: peer_generator(settings.seed)}
+    batch = frames(ala2(), "paper", settings.batch, settings.seed)
+    paper = [
+        cell for name, model in models.items() for cell in paper_cells(name, model, batch, settings.samples)
+    ]
+    best, sampled = best_cells(settings), sampler_cells(settings)
     with progress(console) as bar:
-        time_in_turns(bar, "generator", cells, settings.repeats)
-    sizes = {cell.candidate: (_splines(g), n_parameters(g)) for cell, g in _owners(cells, ours, peer)}
-    steps = [cell for cell in cells if cell.what != SAMPLE]
-    samples = [cell for cell in cells if cell.what == SAMPLE]
+        time_in_turns(bar, "generator", [*paper, *best, *sampled], settings.repeats)
+    sizes = {name: (splines(model), n_parameters(model)) for name, model in models.items()}
+    steps = [cell for cell in paper if cell.what != SAMPLE]
+    samples = [cell for cell in paper if cell.what == SAMPLE]
+    start = first_step.measure(torch.get_num_threads(), settings.batch)
     tables = [
         flow_table(f"ms per training step, batch {settings.batch}", steps, sizes),
         flow_table(f"ms to sample {settings.samples} molecules", samples, sizes),
+        best_table(best),
+        sampler_table(sampled),
+        first_step_table(start),
     ]
-    return tables, [cell.record() for cell in cells]
+    records = [cell.record() for cell in [*paper, *best, *sampled]]
+    return tables, [*records, {"what": "first step", **start}]
 
 
-def frames(settings: Settings) -> Batch:
-    """Internal coordinates and scores of frames around the minimum."""
-    system = ala2()
-    coordinates = internal_coordinates(system, "paper")
-    generator = torch.Generator().manual_seed(settings.seed)
-    x = torch.from_numpy(system.positions)
-    x = x + SPREAD * torch.randn(settings.batch, *x.shape, generator=generator, dtype=x.dtype)
-    with OpenMMEnergy(system, workers=1) as energy:
-        force = energy.force(x)
-    q, _ = coordinates(x)
-    volume = torch.func.grad(lambda q: coordinates.inverse(q)[1].sum())(q)
-    return Batch(q.float(), (coordinates.internal_force(x, force) + volume).float())
-
-
-def our_generator(seed: int) -> BoltzmannGenerator:
-    """The preset ``paper``."""
-    system = ala2()
-    coordinates = internal_coordinates(system, "paper")
-    torch.manual_seed(seed)
-    return BoltzmannGenerator(coordinates, paper_flow(coordinates).build(), system.plain())
-
-
-def peer_generator(seed: int) -> BoltzmannGenerator:
-    """The same networks with the splines of other libraries."""
-    ours = our_generator(seed)
-    interval, circle = (_named(name) for name in ("nflows RQS interval", "normflows RQS circle"))
-    couplings = []
-    for coupling in ours.flow.couplings:
-        transforms: list[kf.Transform] = [
-            PeerSpline(circle if isinstance(f.domain, kf.Circle) else interval, f.domain)
-            for f in coupling.transforms
-        ]
-        conditioner = Conditioner(
-            [coupling_domain(ours.flow, i) for i in coupling.read],
-            sum(f.n_parameters for f in transforms),
-            hidden=(64, 64),
-            activation="sin",
-            identity=False,
-        )
-        couplings.append(Coupling(coupling.transformed, transforms, coupling.read, conditioner))
-    return BoltzmannGenerator(ours.coordinates, Flow(ours.flow.domains, couplings), ours.molecule)
-
-
-def coupling_domain(flow: Flow, i: int) -> kf.Domain:
-    """The standard domain of a coordinate."""
-    return kf.Circle() if isinstance(flow.domains[i], kf.Circle) else kf.Interval()
-
-
-class PeerSpline(kf.Transform):
-    """A spline of another library, scaled to one of our standard domains."""
-
-    def __init__(self, candidate: Candidate, domain: kf.Domain) -> None:
-        self.candidate, self.domain = candidate, domain
-        self.n_parameters, self.smoothness = candidate.n_parameters, 1
-        self._stretch = candidate.length / domain.length
-
-    def __repr__(self) -> str:
-        return f"PeerSpline({self.candidate.name}, {self.domain})"
-
-    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(self.candidate.forward, x, raw, 1)
-
-    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(self.candidate.inverse, y, raw, -1)
-
-    def _through(self, function: Callable[..., Any], x: Tensor, raw: Tensor, sign: int) -> Any:
-        y, ladj = function(self.candidate.low + self._stretch * x, raw)
-        return ((y - self.candidate.low) / self._stretch).clamp(0.0, 1.0), torch.exp(sign * ladj)
-
-
-def _named(name: str) -> Candidate:
-    return next(candidate for candidate in peers(16) if candidate.name == name)
-
-
-def _cells(
-    name: str, ours: bool, generator: BoltzmannGenerator, batch: Batch, settings: Settings
-) -> list[Cell]:
+def paper_cells(name: str, model: BoltzmannGenerator, batch: Batch, samples: int) -> list[Cell]:
     """Steps with both losses and sampling."""
-    cells = []
-    for what in (NLL_STEP, FORCE_STEP):
-        cell = Cell(name, ours, what, "eager", len(batch.x))
-        cell.call = training(generator.flow, loss(generator, what), batch.x, _given(batch.force))
-        cells.append(cell)
-    cell = Cell(name, ours, SAMPLE, "eager", settings.samples)
-    cell.call = _timed(lambda: generator.sample_and_log_prob(settings.samples))
+    cells = [
+        step_cell(name, name == OURS, what, model, paper_loss(model, what), batch)
+        for what in (NLL_STEP, FORCE_STEP)
+    ]
+    cell = Cell(name, name == OURS, SAMPLE, "eager", samples)
+    cell.call = timed(lambda: model.sample_and_log_prob(samples))
     return [*cells, cell]
 
 
-def loss(generator: BoltzmannGenerator, what: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of the paper, of coordinates and scores."""
-    weight = FORCE_WEIGHT if what == FORCE_STEP else 0.0
-    matching = ForceMatching(cartesian_metric(generator.coordinates))
-    mix = Mix(nll=(1 - weight, NLL()), force_matching=(weight, matching))
-    return lambda x, force: mix(generator.flow, Batch(x, force))[0]
+def best_cells(settings: Settings) -> list[Cell]:
+    """Steps with forces: the preset ``best``, and its networks alone."""
+    batch = frames(ala2(), "bonds", settings.best_batch, settings.seed)
+    ours = best_generator(ala2(), batch.x, settings.seed)
+    batch = batch._replace(x=ours.unwound(batch.x))
+    return [
+        step_cell(name, name == BEST, FORCE_STEP, model, best_loss(model, scores(batch)), batch)
+        for name, model in ((BEST, ours), (TRIVIAL, with_trivial_maps(ours)))
+    ]
 
 
-def _timed(function: Callable[[], Any]) -> Callable[[], list[float]]:
+def sampler_cells(settings: Settings) -> list[Cell]:
+    """Molecules as the command draws them."""
+    trained, untrained = BoltzmannGenerator.pretrained("ala2"), paper_generator(settings.seed)
+    cells = []
+    for name, model in (("the model ala2", trained), ("preset paper, untrained", untrained)):
+        cell = Cell(name, True, SAMPLER, "eager", settings.samples)
+        cell.call = timed(lambda model=model: sample(model, settings, keep_mirrored=model is untrained))
+        cells.append(cell)
+    return cells
+
+
+def sample(model: BoltzmannGenerator, settings: Settings, *, keep_mirrored: bool) -> None:
+    """With a sampler of its own: what one has left over would help the next call."""
+    Sampler(model, settings.seed, keep_mirrored=keep_mirrored).take(settings.samples)
+
+
+def step_cell(name: str, ours: bool, what: str, model: BoltzmannGenerator, loss: Loss, batch: Batch) -> Cell:
+    cell = Cell(name, ours, what, "eager", len(batch.x))
+    cell.call = training(model.flow, loss, batch.x, scores(batch))
+    return cell
+
+
+def timed(function: Callable[[], Any]) -> Callable[[], list[float]]:
+    """A call of one stage."""
+
     def call() -> list[float]:
         began = time.perf_counter()
         function()
@@ -176,15 +146,27 @@ def _timed(function: Callable[[], Any]) -> Callable[[], list[float]]:
     return call
 
 
-def _owners(cells: list[Cell], ours: Any, peer: Any) -> list[tuple[Cell, BoltzmannGenerator]]:
-    return [(cell, ours if cell.ours else peer) for cell in cells]
+def best_table(cells: list[Cell]) -> Table:
+    bare = cells[-1].median()
+    rows = [
+        [cell.candidate, *(milliseconds(cell, t) for t in (cell.median(), cell.least())), ratio(cell, bare)]
+        for cell in cells
+    ]
+    columns = ["maps", "median ms", "min ms", "/ trivial maps"]
+    title = f"ms per training step with forces, preset best, batch {cells[0].elements}"
+    return Table(title, columns, rows, notes(cells))
 
 
-def _splines(generator: BoltzmannGenerator) -> int:
-    return sum(len(coupling.transforms) for coupling in generator.flow.couplings)
+def sampler_table(cells: list[Cell]) -> Table:
+    rows = [
+        [cell.candidate, *(milliseconds(cell, t) for t in (cell.median(), cell.least()))] for cell in cells
+    ]
+    title = f"ms to draw {cells[0].elements} molecules as knotflow sample does"
+    return Table(title, ["generator", "median ms", "min ms"], rows, notes(cells))
 
 
-def _given(value: Tensor | None) -> Tensor:
-    if value is None:
-        raise ValueError("frames without forces")
-    return value
+def first_step_table(start: dict[str, Any]) -> Table:
+    seconds = [f"{start[name]:.2f}" for name in ("import_s", "build_s", "first_step_s")]
+    columns = ["preset", "import", "model and batch", "first step", "compiled"]
+    rows = [["paper, NLL + forces", *seconds, "yes" if start["compiled"] else "nothing"]]
+    return Table("seconds of a new process, empty caches", columns, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -91,6 +91,15 @@ def bsplines(bins: int = 32, order: int = 4) -> list[Candidate]:
     ]
 
 
+def definition(candidate: Candidate) -> Candidate:
+    """One of knotflow's own by its definition in torch, without kernels: what GPUs run, and other orders."""
+    transform = candidate.transform
+    if transform is None:
+        raise ValueError(f"{candidate.name} is no transform of knotflow.")
+    forward, inverse = transform.define_forward, transform.define_inverse
+    return replace(candidate, name=f"{candidate.name}, in torch", forward=forward, inverse=inverse)
+
+
 def rational_quadratics(bins: int = 32) -> list[Candidate]:
     """knotflow's own rational-quadratic splines."""
     return [ours(kf.RationalQuadratic(bins, domain()), f"RQ {name}") for name, domain in DOMAINS.items()]
@@ -146,9 +155,11 @@ def peers(bins: int = 32) -> list[Candidate]:
 
 def candidates(bins: int = 32) -> list[Candidate]:
     """Everything the speed benchmark compares; bumps are left out, their inverse takes minutes to compile."""
-    return [*bsplines(bins), *rational_quadratics(bins), *peers(bins)]
+    ours = bsplines(bins)
+    return [*ours, definition(ours[0]), *rational_quadratics(bins), *peers(bins)]
 
 
 def a_few(bins: int = 32) -> list[Candidate]:
     """One variant of each of knotflow's splines, and all peers: for a quick look."""
-    return [*bsplines(bins)[::2], rational_quadratics(bins)[0], *peers(bins)]
+    ours = bsplines(bins)
+    return [*ours[::2], definition(ours[0]), rational_quadratics(bins)[0], *peers(bins)]

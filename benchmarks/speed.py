@@ -8,6 +8,10 @@
 with respect to ``raw``. Eager, its three stages are timed one by one; compiled, the whole step is one graph
 made of two nested ``torch.func.grad``.
 
+knotflow's B-splines are computed by native kernels; one of them is there by its definition in torch as well
+("in torch"). Compiled force matching takes the definition, too: inside ``torch.compile`` the kernels are out
+of reach of ``torch.func.grad``.
+
 All calls of a table are timed in turns, see `benchmarks.timing`. Every candidate has float32 points and raw
 parameters of its own, uniform in its domain and standard normal. Ratios are ratios of medians. What cannot be
 run or compiled says so in its cell, and a note has the first line of the error. Every compiled result is
@@ -92,7 +96,7 @@ def value_cells(candidate: Candidate, x: Tensor, raw: Tensor) -> Iterable[Cell]:
     """Forward and inverse, eager and compiled, without gradients."""
     for direction, function in (("forward", candidate.forward), ("inverse", candidate.inverse)):
         eager = Cell(candidate.name, candidate.ours, direction, "eager", len(x))
-        eager.call = _single_stage(torch.no_grad()(function), x, raw)
+        eager.call = single_stage(torch.no_grad()(function), x, raw)
         yield eager
         yield _compiled_cell(candidate, direction, torch.no_grad()(function), x, raw)
 
@@ -100,7 +104,7 @@ def value_cells(candidate: Candidate, x: Tensor, raw: Tensor) -> Iterable[Cell]:
 def force_cells(candidate: Candidate, x: Tensor, raw: Tensor) -> Iterable[Cell]:
     """A step of force matching, eager in stages and compiled as a whole."""
     eager = Cell(candidate.name, candidate.ours, "force matching", "eager", len(x))
-    eager.call = lambda: _force_stages(candidate, x, raw)[0]
+    eager.call = lambda: force_stages(candidate, x, raw)[0]
     yield eager
     yield _compiled_cell(
         candidate,
@@ -108,11 +112,13 @@ def force_cells(candidate: Candidate, x: Tensor, raw: Tensor) -> Iterable[Cell]:
         _force_step(candidate),
         x,
         raw,
-        reference=lambda x, raw: _force_stages(candidate, x, raw)[1],
+        reference=lambda x, raw: force_stages(candidate, x, raw)[1],
     )
 
 
-def _single_stage(function: Function, x: Tensor, raw: Tensor) -> Callable[[], list[float]]:
+def single_stage(function: Function, x: Tensor, raw: Tensor) -> Callable[[], list[float]]:
+    """A call of one stage."""
+
     def call() -> list[float]:
         start = time.perf_counter()
         function(x, raw)
@@ -121,7 +127,7 @@ def _single_stage(function: Function, x: Tensor, raw: Tensor) -> Callable[[], li
     return call
 
 
-def _force_stages(candidate: Candidate, x: Tensor, raw: Tensor) -> tuple[list[float], Tensor]:
+def force_stages(candidate: Candidate, x: Tensor, raw: Tensor) -> tuple[list[float], Tensor]:
     """Seconds of value, force and second backward; gradient with respect to the raw parameters."""
     x, raw = x.clone().requires_grad_(), raw.clone().requires_grad_()
     times = [time.perf_counter()]
@@ -165,7 +171,7 @@ def _compiled_cell(
     cell = Cell(candidate.name, candidate.ours, what, "compiled", len(x))
     compiled = compile_alone(function)
     if first_call(cell, lambda: compiled(x, raw), lambda: (reference or function)(x, raw)):
-        cell.call = _single_stage(compiled, x, raw)
+        cell.call = single_stage(compiled, x, raw)
     return cell
 
 

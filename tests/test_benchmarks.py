@@ -1,15 +1,39 @@
-"""The benchmarks of molecules on a few frames: that they run, and that their figures mean what they say."""
+"""The benchmarks on a few frames and points: that they run, and that their figures mean what they say."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.generator import Settings as GeneratorSettings
-from benchmarks.generator import frames, our_generator, peer_generator
+import knotflow as kf
+from benchmarks.__main__ import main
+from benchmarks.compare import BaselineError, Change, changes, judged, load
+from benchmarks.compare import Settings as CompareSettings
+from benchmarks.flow import FORCE_STEP, NLL_STEP, n_parameters
+from benchmarks.growth import Series, fitted_exponent
+from benchmarks.kernels import WORK, kernel_calls
+from benchmarks.limits import counted, layer_products
+from benchmarks.models import (
+    TINY,
+    Trivial,
+    best_generator,
+    frames,
+    paper_generator,
+    paper_loss,
+    peer_generator,
+    with_trivial_maps,
+)
 from benchmarks.molecules import Run, Settings, evaluation_table, time_evaluations
 from benchmarks.report import progress
 from benchmarks.timing import Cell
+from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.physics import TorchForceField
 from knotflow.physics.system import ala2
 
@@ -49,8 +73,8 @@ def test_the_peer_of_a_generator_is_a_density_too() -> None:
 
 def test_frames_of_the_generator_benchmark_have_the_scores_of_the_force_field() -> None:
     """Along each coordinate the score is the slope of the log-density in internal coordinates."""
-    batch = frames(GeneratorSettings(batch=2))
-    coordinates = our_generator(0).coordinates
+    batch = frames(ala2(), "paper", 2, seed=0)
+    coordinates = paper_generator(0).coordinates
     field = TorchForceField(ala2(), compiled=False)
 
     def log_density(q: Tensor) -> Tensor:
@@ -60,3 +84,136 @@ def test_frames_of_the_generator_benchmark_have_the_scores_of_the_force_field() 
     score = torch.func.grad(log_density)(batch.x.double())
     assert batch.force is not None
     assert float((score - batch.force).abs().max() / score.abs().max()) < 1e-3
+
+
+def test_the_best_generator_is_the_preset() -> None:
+    """The model that comes with knotflow was trained with the preset ``best``."""
+    batch = frames(ala2(), "bonds", 8, seed=0)
+    ours, given = best_generator(ala2(), batch.x, 0), BoltzmannGenerator.pretrained("ala2")
+    assert [type(d) for d in ours.flow.domains] == [type(d) for d in given.flow.domains]
+    assert n_parameters(ours) == n_parameters(given) == n_parameters(with_trivial_maps(ours))
+
+
+def test_trivial_maps_have_the_log_slopes_they_promise() -> None:
+    """By the short way and by the definition, and with second derivatives that reach the raw parameters."""
+    f = Trivial(kf.BSpline(8))
+    x, weights = torch.rand(5, dtype=torch.float64), torch.randn(f.n_parameters, dtype=torch.float64)
+    weights.requires_grad_()
+    read = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    raw = torch.sin(read.unsqueeze(-1) * weights)
+    y, ladj = f.forward(x, raw)
+    assert torch.equal(y, x)
+    torch.testing.assert_close(ladj, TINY * raw.sum(-1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(f.define_forward(x, raw)[1], ladj, rtol=1e-6, atol=0)
+    torch.testing.assert_close(f.inverse(x, raw)[1], -ladj, rtol=1e-12, atol=0)
+    (score,) = torch.autograd.grad(ladj.sum(), read, create_graph=True)
+    torch.testing.assert_close(score, TINY * (weights * torch.cos(read.unsqueeze(-1) * weights)).sum(-1))
+    (second,) = torch.autograd.grad(score.square().sum(), weights)
+    assert bool((second != 0).all())
+
+
+def test_all_networks_below_trivial_maps_are_differentiated_twice() -> None:
+    batch = frames(ala2(), "bonds", 4, seed=0)
+    model = with_trivial_maps(best_generator(ala2(), batch.x, 0))
+    x = model.unwound(batch.x)
+    for parameter in model.parameters():  # the last layers of the preset start at zero
+        torch.nn.init.normal_(parameter, std=0.1)
+    score = model.flow.log_prob_and_score(x)[1]
+    score.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if not name.endswith("layers.2.bias"):  # what is added to raw parameters moves no score
+            assert parameter.grad is not None and bool((parameter.grad != 0).any()), name
+
+
+def test_a_power_is_fitted() -> None:
+    """Exactly where there is one, and with whole times, not times for each element."""
+    sizes = [10, 30, 100, 300]
+    assert fitted_exponent(sizes, [2e-3 * s**1.7 for s in sizes]) == pytest.approx(1.7)
+    cells = [Cell("map", True, "forward", "eager", s, seconds=[[1e-6 * s**0.5]]) for s in sizes]
+    assert Series("forward", "batch", sizes, cells).exponent() == pytest.approx(0.5)
+    cells[0].seconds = []
+    assert Series("forward", "batch", sizes, cells).exponent() is None
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_bytes_are_those_of_what_goes_in_and_comes_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = 0
+    operator = getattr(torch.ops.knotflow, WORK[name].operator)
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal moved
+        results = operator(*arguments)
+        tensors = [t for t in (*arguments, *results) if isinstance(t, Tensor)]
+        moved = sum(t.numel() * t.element_size() for t in tensors)
+        return results
+
+    monkeypatch.setattr(torch.ops.knotflow, WORK[name].operator, counting)
+    kernel_calls(bins=8, elements=7, seed=0)[name]()
+    assert moved == 7 * WORK[name].bytes_of(8)
+
+
+def test_a_step_with_forces_has_six_products_for_each_layer() -> None:
+    """Up to those of the coordinates; a step of likelihood has three, less what no gradient needs."""
+    batch, model = frames(ala2(), "paper", 4, seed=0), paper_generator(0)
+    once = layer_products(model.flow, 4)
+    likelihood, forces = (
+        counted(model.flow, paper_loss(model, what), batch) / once for what in (NLL_STEP, FORCE_STEP)
+    )
+    assert 2.5 < likelihood <= 3
+    assert forces == pytest.approx(6, rel=0.05)
+
+
+def test_a_regression_is_found_and_a_slow_spell_is_not() -> None:
+    old = {"forward": 2.0, "inverse": 4.0, "sample": 1.0}
+    runs = iter([{"forward": 2.2, "inverse": 5.0, "sample": 1.3}, {"inverse": 4.9, "sample": 1.05}])
+    asked = []
+
+    def measured(names: Iterable[str]) -> dict[str, float]:
+        asked.append(list(names))
+        return next(runs)
+
+    rows = {row.name: row for row in judged(old, measured)}
+    assert asked == [["forward", "inverse", "sample"], ["inverse", "sample"]]
+    assert [name for name, row in rows.items() if row.slower] == ["inverse"]
+    assert rows["inverse"].change == pytest.approx(4.9 / 4.0 - 1)
+    assert rows["sample"].new == 1.05
+
+
+def test_the_tolerance_is_a_border_and_nan_is_beyond_it() -> None:
+    assert not Change("map", 1.0, 1.149).slower
+    assert Change("map", 1.0, 1.151).slower
+    assert Change("map", 1.0, math.nan).slower
+    assert not Change("map", 1.0, 0.1).slower
+
+
+def test_baselines_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BaselineError, match=r"no baseline .* python -m benchmarks baseline"):
+        load(tmp_path / "none.json", CompareSettings())
+    with pytest.raises(BaselineError, match="has the rows"):
+        changes({"forward": 1.0}, {"forward": 1.0, "inverse": 1.0})
+    made = {"sizes": asdict(CompareSettings.quick()), "environment": {"threads": torch.get_num_threads()}}
+    (tmp_path / "made.json").write_text(json.dumps(made))
+    assert load(tmp_path / "made.json", CompareSettings.quick()) == made
+    with pytest.raises(BaselineError, match="other sizes"):
+        load(tmp_path / "made.json", CompareSettings())
+
+
+def test_compare_exits_with_1_if_something_is_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole command, with times that are made up: one of them longer than when the baseline was saved."""
+    times = {"forward": 2.0, "inverse": 3.0}
+    monkeypatch.setattr(
+        "benchmarks.compare.calls", lambda _: {name: lambda name=name: times[name] for name in times}
+    )
+    monkeypatch.setattr("benchmarks.compare.reference", lambda _: lambda: 1.0)
+    monkeypatch.setattr("benchmarks.compare._seconds", lambda call: call())
+    threads = str(torch.get_num_threads())
+    options = ["--quick", "--threads", threads, "--baseline", str(tmp_path / "baseline.json")]
+    assert main(["compare", *options]) == 1
+    assert main(["baseline", *options]) == 0
+    times["inverse"] = 3.6
+    assert main(["compare", *options]) == 1
+    assert "knotflow has become slower" in capsys.readouterr().out
+    times["inverse"] = 3.3
+    assert main(["compare", *options]) == 0
