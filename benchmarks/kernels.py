@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import knotflow as kf
-from knotflow.kernels.ops import BSplineKernel
+from knotflow.kernels.ops import SplineKernel
 
 SINGLE = 4
 """Bytes of a float32."""
@@ -57,10 +57,10 @@ class Work:
 
 
 WORK = {
-    "forward": Work("bspline", 1, 3, 27, 33, 88),
-    "inverse": Work("bspline_inverse", 1, 3, 27, 33, 44 + 30 + 5 * 53 + 114),
-    "backward": Work("bspline_backward", 2, 4, 32, 48, 169),
-    "double backward": Work("bspline_double_backward", 3, 7, 51, 90, 3 * (88 + 169)),
+    "forward": Work("spline", 1, 3, 27, 46, 88),
+    "inverse": Work("spline_inverse", 1, 3, 27, 46, 44 + 30 + 5 * 53 + 114),
+    "backward": Work("spline_backward", 2, 4, 32, 54, 169),
+    "double backward": Work("spline_double_backward", 3, 7, 51, 116, 3 * (88 + 169)),
 }
 
 
@@ -68,7 +68,7 @@ def kernel_calls(bins: int, elements: int, seed: int) -> dict[str, Callable[[], 
     """A call of each kernel of `WORK`, on uniform points and normal raw parameters of float32."""
     transform = kf.BSpline(bins)
     kernel = transform.kernel
-    if not isinstance(kernel, BSplineKernel) or not kernel.takes(torch.empty(0), torch.empty(0)):
+    if not isinstance(kernel, SplineKernel) or not kernel.takes(torch.empty(0), torch.empty(0)):
         raise ValueError("this machine has no native kernels to time: run make setup with a C++ compiler.")
     generator = torch.Generator().manual_seed(seed)
 
@@ -80,7 +80,7 @@ def kernel_calls(bins: int, elements: int, seed: int) -> dict[str, Callable[[], 
     gy, gl, hx = (normal(elements) for _ in range(3))
     given = (x, raw, gy, gl, hx, h_raw)
     takes = {"forward": 2, "inverse": 2, "backward": 4, "double backward": 6}
-    described = list(kernel[:6]), list(kernel[6:])
+    described = list(kernel[:7]), list(kernel[7:])
 
     def bound(name: str) -> Callable[[], Any]:
         operator = getattr(torch.ops.knotflow, WORK[name].operator)

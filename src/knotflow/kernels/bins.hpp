@@ -37,20 +37,46 @@ KNOTFLOW_INLINE void pull_shares(const S* g, const S* e, S total, F scale, int n
     for (int i = 0; i < n; ++i) g_raw[i] = (g[i] - dot) * e[i] * per;
 }
 
-// The bin of points among n, the sum of the widths before it, and that of the rises; both begin at `start`.
-template <class F, class S>
-KNOTFLOW_INLINE Mask<F> locate(Vec<F> x, F start, const S* widths, const S* rises, int n, S& knot, S& level) {
-    Mask<F> bin{};
-    set<F>(knot, splat<F>(start)), set<F>(level, splat<F>(start));
-    S end = knot, sum = level;
-    for (int i = 0; i < n - 1; ++i) {
-        end = end + widths[i];
-        sum = sum + rises[i];
-        const Mask<F> passed = x >= value<F>(end);
-        knot = select<F>(passed, end, knot);
-        level = select<F>(passed, sum, level);
-        bin -= passed;
+// A sum that keeps what rounding takes from it (Knuth's two-sum).
+template <class S> struct CarefulSum {
+    S sum, lost{};
+
+    KNOTFLOW_INLINE void add(S term) {
+        const S next = sum + term, added = next - sum;
+        lost = lost + ((sum - (next - added)) + (term - added));
+        sum = next;
     }
+    KNOTFLOW_INLINE S total() const { return sum + lost; }
+};
+
+template <class F, class S> KNOTFLOW_INLINE S careful_sum(const S* rows, int n) {
+    CarefulSum<S> sum{rows[0]};
+    for (int i = 1; i < n; ++i) sum.add(rows[i]);
+    return sum.total();
+}
+
+// Sums of the first 0 .. n rows, counted from `start`.
+template <class F, class S> KNOTFLOW_INLINE void prefix_sums(const S* rows, int n, F start, S* sums) {
+    set<F>(sums[0], splat<F>(start));
+    for (int i = 0; i < n; ++i) sums[i + 1] = sums[i] + rows[i];
+}
+
+// The same, rounded once each. Where a map is flat an ulp of its image is a long way: what lies beyond the upper
+// end by rounding, and is moved back to it, would lose its place.
+template <class F, class S> KNOTFLOW_INLINE void careful_prefix_sums(const S* rows, int n, F start, S* sums) {
+    CarefulSum<S> sum;
+    set<F>(sum.sum, splat<F>(start));
+    sums[0] = sum.sum;
+    for (int i = 0; i < n; ++i) {
+        sum.add(rows[i]);
+        sums[i + 1] = sum.total();
+    }
+}
+
+// The bin among n in which a point lies, by the knots between them; the outer ones take what lies beyond.
+template <class F, class S> KNOTFLOW_INLINE Mask<F> locate(Vec<F> x, const S* knots, int n) {
+    Mask<F> bin{};
+    for (int i = 1; i < n; ++i) bin -= x >= value<F>(knots[i]);
     return bin;
 }
 

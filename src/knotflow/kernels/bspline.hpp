@@ -26,14 +26,15 @@ template <class F, class S, int q> struct BSpline {
         g_all = g_rises + plan.rises();
     }
 
-    KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points) {
+    // The splines of points; to pull gradients alone, values are not needed.
+    KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points, bool values) {
         read_raw<F>(call, first, points, plan.parameters, knots.all);
         if (plan.phase) {
             S angle = knots.all[plan.parameters - 1] * per_radian();
             set_value<F>(angle, space.remainder(value<F>(angle)));
             rotation = angle;
         }
-        knots.build();
+        knots.build(values);
         seam = S{};
         if (plan.domain == CIRCLE) seam = KnotValue<F, S, q>(knots.widths, knots.rises).offset;
     }
@@ -46,15 +47,18 @@ template <class F, class S, int q> struct BSpline {
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
         x = moved(x);
         const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot, coefficient;
+        S entered = x, knot[1];
         set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), plan.low, knots.widths + q, knots.rises, plan.pieces, knot, coefficient);
+        const Mask<F> bin = locate<F>(value<F>(entered), knots.ends, plan.pieces);
+        gather<F>(knots.ends, bin, knot);
         S widths[2 * q + 1], rises[q + 1];
         gather<F>(knots.widths, bin, widths);
         gather<F>(knots.rises, bin, rises);
         const Piece<F, S, q> piece(widths, rises);
-        const Evaluated<F, S, q> at(piece.d, local<F>(entered, knot, widths[q]));
-        S image = coefficient + (piece.offset() - seam) + widths[q] * at.rise;
+        const Evaluated<F, S, q> at(piece.d, local<F>(entered, knot[0], widths[q]));
+        S coefficient[1];
+        gather<F>(knots.levels, bin, coefficient);
+        S image = coefficient[0] + (piece.offset() - seam) + widths[q] * at.rise;
         set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
         if (plan.phase) {
             image = image + rotation;
@@ -83,14 +87,15 @@ template <class F, class S, int q> struct BSpline {
 
     template <bool of_inverse> KNOTFLOW_INLINE void backward_of_spline(S x, S gy, S gl, S& gx) {
         const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot, coefficient;
+        S entered = x, knot[1];
         set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), plan.low, knots.widths + q, knots.rises, plan.pieces, knot, coefficient);
+        const Mask<F> bin = locate<F>(value<F>(entered), knots.ends, plan.pieces);
+        gather<F>(knots.ends, bin, knot);
         S widths[2 * q + 1], rises[q + 1];
         gather<F>(knots.widths, bin, widths);
         gather<F>(knots.rises, bin, rises);
         const Piece<F, S, q> piece(widths, rises);
-        const S u = local<F>(entered, knot, widths[q]);
+        const S u = local<F>(entered, knot[0], widths[q]);
         const Evaluated<F, S, q> at(piece.d, u);
         const S per_slope = F(1) / at.slope, per_width = F(1) / widths[q];
         const S bend = curvature<F, S, q>(piece.d, u) * per_width;  // d slope / dx
@@ -132,32 +137,24 @@ template <class F, class S, int q> struct BSpline {
 
     // ---- inverse (plain vectors only)
 
-    KNOTFLOW_INLINE Vec<F> value_at(Mask<F> knot, const Vec<F>* sums) const {
-        Vec<F> widths[2 * q], rises[q], sum[1];
+    KNOTFLOW_INLINE Vec<F> value_at(Mask<F> knot) const {
+        Vec<F> widths[2 * q], rises[q], level[1];
         gather<F>(knots.widths, knot, widths);
         gather<F>(knots.rises, knot, rises);
-        gather<F>(sums, knot, sum);
-        return sum[0] + (KnotValue<F, S, q>(widths, rises).offset - seam);
+        gather<F>(knots.levels, knot, level);
+        return level[0] + (KnotValue<F, S, q>(widths, rises).offset - seam);
     }
 
     // The bin between whose knots' values an image lies. Between two coefficients there are q knots to try.
-    KNOTFLOW_INLINE Mask<F> locate_image(Vec<F> y, Vec<F>* sums) const {
+    KNOTFLOW_INLINE Mask<F> locate_image(Vec<F> y) const {
         using Int = typename Types<F>::Int;
-        const Vec<F> level = y + seam;
-        Mask<F> above{};
-        Vec<F> sum = splat<F>(plan.low);
-        sums[0] = sum;
-        for (int i = 0; i < plan.rises() - 1; ++i) {
-            sum = sum + knots.rises[i];
-            sums[i + 1] = sum;
-            above -= level >= sum;
-        }
+        const Mask<F> above = locate<F>(y + seam, knots.levels, plan.rises());
         Mask<F> bin = above - Int(q);
         for (int m = 1; m <= q; ++m) {
             const Mask<F> knot = above + Int(m - q);
             const Mask<F> low = knot < Int(0), high = knot > Int(plan.pieces);
             const Mask<F> inside = low ? knot - knot : high ? knot - knot + Int(plan.pieces) : knot;
-            const Mask<F> passed = value_at(inside, sums) <= y;
+            const Mask<F> passed = value_at(inside) <= y;
             bin -= (knot <= Int(0)) | ((knot < Int(plan.pieces)) & passed);
         }
         const Mask<F> none{}, last = none + Int(plan.pieces - 1);
@@ -176,6 +173,7 @@ template <class F, class S, int q> struct BSpline {
         square = square > zero ? square : zero;
         Vec<F> u = clamp<F>(F(2) * share / (d[0] + sqrt_of<F>(square)), zero, one);
         Vec<F> left = zero, right = one;
+        Mask<F> moving = ~Mask<F>{};
         for (int step = 0; step < MOST_STEPS; ++step) {
             const Evaluated<F, Vec<F>, q> at(d, u);
             const Vec<F> error = at.rise - goal;
@@ -185,9 +183,11 @@ template <class F, class S, int q> struct BSpline {
             const Vec<F> halley = u - F(2) * error * at.slope / (F(2) * at.slope * at.slope - error * second);
             const Mask<F> inside = (halley >= left) & (halley <= right);
             const Vec<F> next = inside ? halley : F(0.5) * (left + right);
+            // A point that has settled stays, whatever others do: its bits must not depend on them.
             const Vec<F> moved = next - u;
-            u = next;
-            if (!any<F>((moved > Types<F>::eps) | (moved < -Types<F>::eps))) break;
+            u = moving ? next : u;
+            moving &= (moved > Types<F>::eps) | (moved < -Types<F>::eps);
+            if (!any<F>(moving)) break;
         }
         const Evaluated<F, Vec<F>, q> at(d, u);
         return clamp<F>(u - (at.rise - goal) / at.slope, zero, one);
@@ -199,14 +199,11 @@ template <class F, class S, int q> struct BSpline {
         const Mask<F> outside = space.outside(y);
         Vec<F> entered = space.enter(y);
         if (plan.phase) entered = space.enter(entered - rotation);
-        Vec<F>* sums = g_rises;  // as many rows, and free
-        const Mask<F> bin = locate_image(entered, sums);
-        Vec<F> knot = splat<F>(plan.low), end = knot, coefficient[1];
-        for (int i = 0; i < plan.pieces - 1; ++i) {
-            end = end + knots.widths[q + i];
-            knot = bin > typename Types<F>::Int(i) ? end : knot;
-        }
-        gather<F>(sums, bin, coefficient);
+        const Mask<F> bin = locate_image(entered);
+        Vec<F> ends[2], coefficient[1];
+        gather<F>(knots.ends, bin, ends);
+        gather<F>(knots.levels, bin, coefficient);
+        const Vec<F> knot = ends[0], right = ends[1];
         Vec<F> widths[2 * q + 1], rises[q + 1];
         gather<F>(knots.widths, bin, widths);
         gather<F>(knots.rises, bin, rises);
@@ -217,7 +214,6 @@ template <class F, class S, int q> struct BSpline {
         const Evaluated<F, Vec<F>, q> at(piece.d, u);
         // Widths do not add up to the knots to the last digit, and a steep slope would multiply the
         // difference: x must not pass the right knot, and what is that knot's value up to rounding is its.
-        const Vec<F> right = knot + width;
         Vec<F> mean = piece.d[0];
         for (int i = 1; i <= q; ++i) mean = mean + piece.d[i];
         const Vec<F> missing = width * (mean * F(1.0 / (q + 1)) - goal);

@@ -18,7 +18,7 @@ void run_points(const Call& call, const typename Map::Plan& plan, S* scratch, in
     Map spline(plan, scratch);
     for (; first < last; first += W) {
         const int points = int(last - first < W ? last - first : W);
-        spline.read(call, first, points);
+        spline.read(call, first, points, operation != BACKWARD && operation != INVERSE_BACKWARD);
         const Vec<F> x = read_points<F>(call.x, first, points);
         if constexpr (operation == FORWARD) {
             Vec<F> y, ladj;

@@ -61,11 +61,14 @@ template <class F, class S, int q> struct Knots {
     S* outer;    // (raw_widths): with the paper's on an interval, widths with those outside
     S* parts;    // (raw_rises): bounded slopes, or exponentials
     S* before;   // (raw_rises): rises before they are clamped or joined to the identity
+    S* ends;     // (pieces + 1): where bins begin, and where the last one ends
+    S* levels;   // (pieces + q + 1): coefficients, sums of rises
     S width_total, part_total, scale, room, outer_scale;
     S bounded, log_scale, stretch;  // of the affine map: tanh, log-scale and scale
 
     static int rows(const Plan<F, q>& plan) {
-        return plan.parameters + plan.padded() + plan.rises() + plan.raw_widths + 2 * plan.raw_rises;
+        return plan.parameters + plan.padded() + plan.rises() + plan.raw_widths + 2 * plan.raw_rises
+            + plan.pieces + 1 + plan.rises() + 1;
     }
 
     Knots(const Plan<F, q>& plan_, S* scratch) : plan(plan_) {
@@ -76,12 +79,14 @@ template <class F, class S, int q> struct Knots {
         outer = rises + plan.rises();
         parts = outer + plan.raw_widths;
         before = parts + plan.raw_rises;
+        ends = before + plan.raw_rises;
+        levels = ends + plan.pieces + 1;
     }
 
     // ---- forward
 
-    // Not inlined: maps, inverses and derivatives must see the same bits.
-    __attribute__((noinline)) void build() {
+    // Not inlined: maps and inverses must see the same bits. Without `values`, levels are left out.
+    __attribute__((noinline)) void build(bool values) {
         const int n = plan.pieces;
         if (plan.lead) {
             bounded = F(1) - F(2) / (exponential<F>(all[1] * F(2 / plan.affine)) + F(1));
@@ -121,11 +126,13 @@ template <class F, class S, int q> struct Knots {
         // The paper's rises on a circle add up to the length already.
         if (!plan.joins_identity() && !(plan.domain == CIRCLE && plan.parametrisation == PAPER)) {
             const int own = plan.domain == CIRCLE ? n : plan.rises();
-            scale = plan.length / sum_of<F>(rises, own);
+            scale = plan.length / careful_sum<F>(rises, own);
             for (int i = 0; i < own; ++i) rises[i] = rises[i] * scale;
         }
         if (plan.domain == CIRCLE)
             for (int i = 0; i < q; ++i) rises[n + i] = rises[wrapped(i)];
+        prefix_sums<F>(widths + q, n, plan.low, ends);
+        if (values) careful_prefix_sums<F>(rises, plan.rises(), plan.low, levels);
     }
 
     KNOTFLOW_INLINE int wrapped(int i) const {

@@ -66,19 +66,20 @@ template <class F, class S> struct Rational {
     using Plan = RationalPlan<F>;
     const Plan& plan;
     const Space<F>& space;
-    S *all, *e_heights, *widths, *heights, *slopes, *g_widths, *g_heights, *g_slopes, *g_all;
+    S *all, *e_heights, *widths, *heights, *slopes, *ends, *levels, *g_widths, *g_heights, *g_slopes, *g_all;
     S width_total, height_total;
 
-    static int rows(const Plan& plan) { return 2 * plan.parameters + 7 * plan.bins + 2; }
+    static int rows(const Plan& plan) { return 2 * plan.parameters + 9 * plan.bins + 4; }
 
     Rational(const Plan& plan_, S* scratch) : plan(plan_), space(plan_.space) {
         const int n = plan.bins;
         all = scratch, g_all = all + plan.parameters, e_heights = g_all + plan.parameters;
         widths = e_heights + n, heights = widths + n, slopes = heights + n;
-        g_widths = slopes + n + 1, g_heights = g_widths + n, g_slopes = g_heights + n;
+        ends = slopes + n + 1, levels = ends + n + 1;
+        g_widths = levels + n + 1, g_heights = g_widths + n, g_slopes = g_heights + n;
     }
 
-    KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points) {
+    KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points, bool) {
         read_raw<F>(call, first, points, plan.parameters, all);
         build();
     }
@@ -96,6 +97,8 @@ template <class F, class S> struct Rational {
         slopes[0] = S{}, slopes[n] = S{};  // those at the ends of a line, which are 1, have none
         for (int i = 0; i < plan.raw_slopes; ++i) slopes[plan.first_slope + i] = all[2 * n + i] + plan.shift;
         if (space.domain == CIRCLE) slopes[n] = slopes[0];
+        prefix_sums<F>(widths, n, space.low, ends);
+        prefix_sums<F>(heights, n, space.low, levels);
     }
 
     // log(1 + e^x) = max(x, 0) + log(1 + e^-|x|)
@@ -130,12 +133,15 @@ template <class F, class S> struct Rational {
 
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
         const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot, level;
+        S entered = x, knot[1];
         set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, plan.bins, knot, level);
+        const Mask<F> bin = locate<F>(value<F>(entered), ends, plan.bins);
+        gather<F>(ends, bin, knot);
         const Bin shape(*this, bin);
-        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot, shape.width[0]));
-        S image = level + at.height * at.fraction;
+        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot[0], shape.width[0]));
+        S level[1];
+        gather<F>(levels, bin, level);
+        S image = level[0] + at.height * at.fraction;
         set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
         y = select<F>(outside, x, image);
         ladj = select<F>(outside, S{}, logarithm<F>(at.slope));
@@ -145,11 +151,12 @@ template <class F, class S> struct Rational {
     template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx) {
         const int n = plan.bins;
         const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot, level;
+        S entered = x, knot[1];
         set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), space.low, widths, heights, n, knot, level);
+        const Mask<F> bin = locate<F>(value<F>(entered), ends, plan.bins);
+        gather<F>(ends, bin, knot);
         const Bin shape(*this, bin);
-        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot, shape.width[0]));
+        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot[0], shape.width[0]));
         const S g_outside = gy;
         if constexpr (of_inverse) {
             const S g_image = (gy - gl * at.bend() / at.width) / at.slope;
@@ -182,12 +189,14 @@ template <class F, class S> struct Rational {
     KNOTFLOW_INLINE void inverse(Vec<F> y, Vec<F>& x, Vec<F>& ladj) const {
         const Mask<F> outside = space.outside(y);
         const Vec<F> entered = space.enter(y);
-        Vec<F> knot, level;
-        const Mask<F> bin = locate<F>(entered, space.low, heights, widths, plan.bins, level, knot);
+        const Mask<F> bin = locate<F>(entered, levels, plan.bins);
+        Vec<F> knot[2], level[1];
+        gather<F>(ends, bin, knot);
+        gather<F>(levels, bin, level);
         const Bin shape(*this, bin);
         const RationalPiece<F, Vec<F>> start = shape.at(Vec<F>{});
         const Vec<F> zero{}, one = splat<F>(1), s = start.s;
-        const Vec<F> goal = (entered - level) / start.height;
+        const Vec<F> goal = (entered - level[0]) / start.height;
         const Vec<F> bend = (start.d0 + start.d1 - F(2) * s) * goal;
         const Vec<F> a = s - start.d0 + bend, b = start.d0 - bend, c = s * goal;
         Vec<F> square = b * b + F(4) * a * c;
@@ -197,8 +206,7 @@ template <class F, class S> struct Rational {
         const RationalPiece<F, Vec<F>> near = shape.at(root);
         const Vec<F> u = clamp<F>(root - (near.fraction - goal) * s / near.slope, zero, one);
         const RationalPiece<F, Vec<F>> at = shape.at(u);
-        const Vec<F> right = knot + at.width;
-        x = outside ? y : space.onto(entered, clamp<F>(knot + at.width * u, knot, right));
+        x = outside ? y : space.onto(entered, clamp<F>(knot[0] + at.width * u, knot[0], knot[1]));
         ladj = outside ? zero : -log_of<F>(at.slope);
     }
 };
