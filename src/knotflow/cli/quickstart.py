@@ -36,7 +36,7 @@ def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/quickstart"),
     scale: Annotated[
         ScaleName,
-        typer.Option(help="full: five minutes on two cores; smoke: one, only shows that all works."),
+        typer.Option(help="full: two minutes on two cores; smoke: less than one, only shows that all works."),
     ] = ScaleName.full,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all random numbers.")] = 0,
     as_json: JsonOption = False,

@@ -51,7 +51,7 @@ def full(seed: int = 0) -> Scale:
         MoleculeTraining(preset="quick", forces=True, epochs=15.0, seed=seed),
         samples=5_000,
         dynamics=DynamicsConfig(replicas=4, dt=5e-4, equilibration=0.2, production=0.5, every=10, seed=seed),
-        seconds=(110, 100, 5, 25, 60, 30),
+        seconds=(65, 25, 1, 4, 10, 6),
     )
 
 
