@@ -5,14 +5,22 @@
 
 namespace {
 
-// In four strands: faster, and with a quarter of the rounding.
+// A sum that keeps what rounding takes from it (Knuth's two-sum).
+template <class S> struct CarefulSum {
+    S sum, lost{};
+
+    KNOTFLOW_INLINE void add(S term) {
+        const S next = sum + term, added = next - sum;
+        lost = lost + ((sum - (next - added)) + (term - added));
+        sum = next;
+    }
+    KNOTFLOW_INLINE S total() const { return sum + lost; }
+};
+
 template <class F, class S> KNOTFLOW_INLINE S sum_of(const S* rows, int n) {
-    S strands[4] = {};
-    int i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int k = 0; k < 4; ++k) strands[k] = strands[k] + rows[i + k];
-    for (; i < n; ++i) strands[i % 4] = strands[i % 4] + rows[i];
-    return (strands[0] + strands[1]) + (strands[2] + strands[3]);
+    CarefulSum<S> sum{rows[0]};
+    for (int i = 1; i < n; ++i) sum.add(rows[i]);
+    return sum.total();
 }
 
 // exp(x - max x) and their sum. The largest enters as a constant, which cancels from shares.
@@ -37,33 +45,10 @@ KNOTFLOW_INLINE void pull_shares(const S* g, const S* e, S total, F scale, int n
     for (int i = 0; i < n; ++i) g_raw[i] = (g[i] - dot) * e[i] * per;
 }
 
-// A sum that keeps what rounding takes from it (Knuth's two-sum).
-template <class S> struct CarefulSum {
-    S sum, lost{};
-
-    KNOTFLOW_INLINE void add(S term) {
-        const S next = sum + term, added = next - sum;
-        lost = lost + ((sum - (next - added)) + (term - added));
-        sum = next;
-    }
-    KNOTFLOW_INLINE S total() const { return sum + lost; }
-};
-
-template <class F, class S> KNOTFLOW_INLINE S careful_sum(const S* rows, int n) {
-    CarefulSum<S> sum{rows[0]};
-    for (int i = 1; i < n; ++i) sum.add(rows[i]);
-    return sum.total();
-}
-
-// Sums of the first 0 .. n rows, counted from `start`.
+// Sums of the first 0 .. n rows, counted from `start`, rounded once each: where a map is flat an ulp of its image
+// is a long way, and where it is steep one of a knot. What rounding puts beyond an end is moved back to it, and
+// loses its place.
 template <class F, class S> KNOTFLOW_INLINE void prefix_sums(const S* rows, int n, F start, S* sums) {
-    set<F>(sums[0], splat<F>(start));
-    for (int i = 0; i < n; ++i) sums[i + 1] = sums[i] + rows[i];
-}
-
-// The same, rounded once each. Where a map is flat an ulp of its image is a long way: what lies beyond the upper
-// end by rounding, and is moved back to it, would lose its place.
-template <class F, class S> KNOTFLOW_INLINE void careful_prefix_sums(const S* rows, int n, F start, S* sums) {
     CarefulSum<S> sum;
     set<F>(sum.sum, splat<F>(start));
     sums[0] = sum.sum;

@@ -126,13 +126,13 @@ template <class F, class S, int q> struct Knots {
         // The paper's rises on a circle add up to the length already.
         if (!plan.joins_identity() && !(plan.domain == CIRCLE && plan.parametrisation == PAPER)) {
             const int own = plan.domain == CIRCLE ? n : plan.rises();
-            scale = plan.length / careful_sum<F>(rises, own);
+            scale = plan.length / sum_of<F>(rises, own);
             for (int i = 0; i < own; ++i) rises[i] = rises[i] * scale;
         }
         if (plan.domain == CIRCLE)
             for (int i = 0; i < q; ++i) rises[n + i] = rises[wrapped(i)];
         prefix_sums<F>(widths + q, n, plan.low, ends);
-        if (values) careful_prefix_sums<F>(rises, plan.rises(), plan.low, levels);
+        if (values) prefix_sums<F>(rises, plan.rises(), plan.low, levels);
     }
 
     KNOTFLOW_INLINE int wrapped(int i) const {
