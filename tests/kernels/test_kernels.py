@@ -173,7 +173,7 @@ def test_all_instruction_sets_agree(name: str, isa: str) -> None:
 def test_images_near_an_end_keep_their_place(order: int) -> None:
     """What rounding puts beyond the end is moved back to it, and lost: so sums of bins must be right.
 
-    The way back is a few ulps of the image divided by the slope; plain sums of widths and rises gave 10 to 18.
+    The way back is a few ulps of the image divided by the slope; plain sums gave 10 to 18.
     """
     f = kf.BSpline(32, order, parametrisation="paper")
     generator = torch.Generator().manual_seed(order)
