@@ -8,7 +8,7 @@ are $p$ numbers a point, all else one number.
 ``slopes`` and float32; comparisons, choices and moves are not counted. An exponential takes 22, a logarithm
 22, a sigmoid 24. A count has a part for each width, for each rise and for the point:
 
-* Forward: a width takes 25 for its share of the whole, a rise 31 for its own; each takes 15 more for two sums
+* Forward: a width takes 25 for its share of the whole, a rise 31 for its own; each takes 9 more for two sums
   that keep what rounding takes. The point takes 30 for the polynomial of its bin, 36 for its value there, 22
   for the logarithm.
 * Inverse: the same of widths and rises; the point takes 44 to choose among knots, 30 for the polynomial, 53
@@ -16,7 +16,7 @@ are $p$ numbers a point, all else one number.
   them stands still: with normal raw parameters and 16 points, 5 steps on average.
 * Backward: another 5 a width and 15 a rise for the way back through the shares; the point takes 169.
 * Double backward is forward and backward on dual numbers, with one set of knots, on which an addition counts
-  2 and a multiplication 4: 77 a width, 116 a rise, and for the point three times what both take on plain
+  2 and a multiplication 4: 65 a width, 104 a rise, and for the point three times what both take on plain
   ones.
 """
 
@@ -59,10 +59,10 @@ class Work:
 
 
 WORK = {
-    "forward": Work("spline", 1, 3, 40, 46, 88),
-    "inverse": Work("spline_inverse", 1, 3, 40, 46, 44 + 30 + 5 * 53 + 114),
-    "backward": Work("spline_backward", 2, 4, 45, 54, 169),
-    "double backward": Work("spline_double_backward", 3, 7, 77, 116, 3 * (88 + 169)),
+    "forward": Work("spline", 1, 3, 34, 40, 88),
+    "inverse": Work("spline_inverse", 1, 3, 34, 40, 44 + 30 + 5 * 53 + 114),
+    "backward": Work("spline_backward", 2, 4, 39, 50, 169),
+    "double backward": Work("spline_double_backward", 3, 7, 65, 104, 3 * (88 + 169)),
 }
 
 

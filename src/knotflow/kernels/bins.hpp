@@ -5,13 +5,14 @@
 
 namespace {
 
-// A sum that keeps what rounding takes from it (Knuth's two-sum).
+// A sum that keeps what rounding takes from it: exactly where it is larger than its next term (Dekker), and to
+// within the rounding of that term elsewhere.
 template <class S> struct CarefulSum {
     S sum, lost{};
 
     KNOTFLOW_INLINE void add(S term) {
-        const S next = sum + term, added = next - sum;
-        lost = lost + ((sum - (next - added)) + (term - added));
+        const S next = sum + term;
+        lost = lost + (term - (next - sum));
         sum = next;
     }
     KNOTFLOW_INLINE S total() const { return sum + lost; }
