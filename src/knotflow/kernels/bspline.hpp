@@ -70,22 +70,22 @@ template <class F, class S, int q> struct BSpline {
     }
 
     // Gradient of gy y + gl ladj; for inverses, that of gy x + gl ladj of the inverse, at x, by the image.
-    template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx) {
-        if (!plan.lead) return backward_of_spline<of_inverse>(x, gy, gl, gx);
+    template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx, bool with_raw) {
+        if (!plan.lead) return backward_of_spline<of_inverse>(x, gy, gl, gx, with_raw);
         S g_shift, g_log_scale;
         if constexpr (of_inverse) {
             const S g_moved = gy / knots.stretch;
             g_shift = -g_moved, g_log_scale = -(gy * x) - gl;
-            backward_of_spline<true>(moved(x), g_moved, gl, gx);
+            backward_of_spline<true>(moved(x), g_moved, gl, gx, with_raw);
         } else {
-            backward_of_spline<false>(moved(x), gy, gl, gx);
+            backward_of_spline<false>(moved(x), gy, gl, gx, with_raw);
             g_shift = gx, gx = gx * knots.stretch, g_log_scale = gx * x + gl;
         }
         g_all[0] = g_shift;
         g_all[1] = g_log_scale * (F(1) - knots.bounded * knots.bounded);
     }
 
-    template <bool of_inverse> KNOTFLOW_INLINE void backward_of_spline(S x, S gy, S gl, S& gx) {
+    template <bool of_inverse> KNOTFLOW_INLINE void backward_of_spline(S x, S gy, S gl, S& gx, bool with_raw) {
         const Mask<F> outside = space.outside(value<F>(x));
         S entered = x, knot[1];
         set_value<F>(entered, space.enter(value<F>(x)));
@@ -110,6 +110,7 @@ template <class F, class S, int q> struct BSpline {
         const S g_slope = select<F>(outside, S{}, gl * per_slope);
         const S g_place = gy * at.slope + g_slope * bend;
         if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
+        if (!with_raw) return;
 
         S g_d[q + 1], g_window[2 * q + 1] = {}, g_step[q + 1] = {};
         const S g_rise = gy * widths[q];

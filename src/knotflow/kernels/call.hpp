@@ -33,8 +33,8 @@ struct Call {
     double rise_floor;    // least share of a rise (paper)
     double min_slope, max_slope;  // of slopes before normalisation (slopes)
     double affine;        // on a line: bound of the log-scale of an affine map before the spline; 0: none
-    const void *x, *raw, *gy, *gl, *hx, *hraw;
-    void *y, *ladj, *gx, *graw;
+    const void *x, *raw, *gy, *gl, *hx, *hraw;  // hraw may be null: raw parameters do not move
+    void *y, *ladj, *gx, *graw;                 // graw may be null: its gradient is not wanted
 };
 
 // The signature of GOMP_parallel: run a function with its data on so many threads, this one included.

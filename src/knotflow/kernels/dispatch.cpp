@@ -17,7 +17,7 @@ knotflow_parallel_t knotflow_parallel_function = nullptr;
 namespace {
 
 // Of the functions below and the layout of Call; ABI in library.py must be the same number.
-constexpr int ABI = 3;
+constexpr int ABI = 4;
 
 struct Variant {
     const char* name;

@@ -32,21 +32,22 @@ void run_points(const Call& call, const typename Map::Plan& plan, S* scratch, in
             write_points<F>(call.ladj, first, points, ladj);
         } else {
             const Vec<F> gy = read_points<F>(call.gy, first, points), gl = read_points<F>(call.gl, first, points);
-            F* to = static_cast<F*>(call.graw) + first * plan.parameters;
+            const bool with_raw = call.graw != nullptr;
+            F* to = with_raw ? static_cast<F*>(call.graw) + first * plan.parameters : nullptr;
             if constexpr (operation == DOUBLE_BACKWARD) {
                 const S at{x, read_points<F>(call.hx, first, points)};
                 S y, ladj, gx;
                 spline.forward(at, y, ladj);
-                spline.template backward<false>(at, S{gy, Vec<F>{}}, S{gl, Vec<F>{}}, gx);
+                spline.template backward<false>(at, S{gy, Vec<F>{}}, S{gl, Vec<F>{}}, gx, with_raw);
                 write_points<F>(call.y, first, points, y.d);
                 write_points<F>(call.ladj, first, points, ladj.d);
                 write_points<F>(call.gx, first, points, gx.d);
-                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i].d; });
+                if (with_raw) write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i].d; });
             } else {
                 Vec<F> gx;
-                spline.template backward<operation == INVERSE_BACKWARD>(x, gy, gl, gx);
+                spline.template backward<operation == INVERSE_BACKWARD>(x, gy, gl, gx, with_raw);
                 write_points<F>(call.gx, first, points, gx);
-                write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i]; });
+                if (with_raw) write_rows<F>(to, plan.parameters, points, plan.parameters, [&](int i) { return spline.g_all[i]; });
             }
         }
     }

@@ -20,7 +20,7 @@ log = logging.getLogger("knotflow")
 SWITCH: Final = "KNOTFLOW_KERNELS"
 FILE: Final = Path(__file__).with_name("_native.so")
 
-ABI: Final = 3
+ABI: Final = 4
 """Of the functions of the library and what they are given; ``ABI`` in ``dispatch.cpp`` must be the same."""
 
 AGAIN: Final = "install knotflow again"

@@ -161,16 +161,26 @@ _library.define(
 )
 
 
-def _run(operation: int, kernel: SplineKernel, x: Tensor, raw: Tensor, *others: Tensor) -> Any:
-    """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and raw."""
+def _run(
+    operation: int,
+    kernel: SplineKernel,
+    x: Tensor,
+    raw: Tensor,
+    *others: Tensor | None,
+    with_raw: bool = True,
+) -> Any:
+    """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and (or None) in raw.
+
+    Without ``with_raw`` the gradient in the raw parameters is None.
+    """
     library = native()
     if library is None:
         raise RuntimeError("knotflow's kernels are not there; see knotflow.kernels.engine().")
-    points = [x.contiguous(), *(part.contiguous() for part in others[:3])]
-    rows = [_rows(part) for part in (raw, *others[3:])]
-    new: dict[str, Tensor] = {}
+    points = [x.contiguous(), *(part.contiguous() for part in others[:3] if part is not None)]
+    rows = [_rows(part) for part in (raw, *others[3:]) if part is not None]
+    new: dict[str, Tensor | None] = {}
     if operation not in (_FORWARD, _INVERSE):
-        new |= {"gx": torch.empty_like(points[0]), "graw": x.new_empty(raw.shape)}
+        new |= {"gx": torch.empty_like(points[0]), "graw": x.new_empty(raw.shape) if with_raw else None}
     if operation not in (_BACKWARD, _INVERSE_BACKWARD):
         new |= {"y": torch.empty_like(points[0]), "ladj": torch.empty_like(points[0])}
     given = dict(zip(("x", "gy", "gl", "hx"), points, strict=False))
@@ -189,8 +199,8 @@ def _run(operation: int, kernel: SplineKernel, x: Tensor, raw: Tensor, *others: 
         rows[-1].stride(0),
         *kernel[7:],
         raw=rows[0].data_ptr(),
-        hraw=rows[-1].data_ptr(),
-        **{name: part.data_ptr() for name, part in (given | new).items()},
+        hraw=rows[1].data_ptr() if len(rows) > 1 else None,
+        **{name: part.data_ptr() for name, part in (given | new).items() if part is not None},
     )
     failure = library.knotflow_run(ctypes.byref(call)) if x.numel() else 0
     if failure:
@@ -245,10 +255,11 @@ for _number, (_name, _fake) in enumerate(_FAKES.items()):
 _OPERATORS: Final = [getattr(torch.ops.knotflow, _name) for _name in _FAKES]
 
 
-def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor) -> Any:
+def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor | None, with_raw: bool = True) -> Any:
     """Plain tensors go to the kernel straight away, all others as an operator that torch can look at."""
-    if type(tensors[0]) is Tensor and not torch.compiler.is_compiling():
-        return _run(operation, kernel, *tensors)
+    x, raw, *others = tensors
+    if type(x) is Tensor and raw is not None and not torch.compiler.is_compiling():
+        return _run(operation, kernel, x, raw, *others, with_raw=with_raw)
     return _OPERATORS[operation](*tensors, list(kernel[:7]), list(kernel[7:]))
 
 
@@ -264,9 +275,19 @@ class _PointByPoint(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
 
+def _in_plain_autograd() -> bool:
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def _is_wanted(ctx: Any, place: int) -> bool:
+    """Whether autograd, which asks for all gradients, will do anything with that of an argument."""
+    node = ctx.next_functions[place][0]
+    return not _in_plain_autograd() or (node is not None and torch._C._will_engine_execute_node(node))
+
+
 def _apply(function: Any, *arguments: Any) -> Any:
     """``function.apply``; without what it does for torch.func where that is not in use: half of its time."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not _in_plain_autograd():
         return function.apply(*arguments)
     return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(arguments))
 
@@ -274,12 +295,15 @@ def _apply(function: Any, *arguments: Any) -> Any:
 def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
     """The rule of ``vmap``: one more axis in front of all tensors."""
     *tensors, kernel = arguments
-    tensors = [
+    results = _apply(function, *_with_batch_axis(info, in_dims, tensors), kernel)
+    return results, (0,) * len(results)
+
+
+def _with_batch_axis(info: Any, in_dims: tuple[int | None, ...], tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [
         part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
         for part, dim in zip(tensors, in_dims, strict=False)
     ]
-    results = _apply(function, *tensors, kernel)
-    return results, (0,) * len(results)
 
 
 class _Forward(_PointByPoint):
@@ -289,31 +313,50 @@ class _Forward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return *_apply(_Backward, *ctx.saved_tensors, *g, ctx.kernel), None
+        wanted = _is_wanted(ctx, 1)
+        return *_apply(_Backward, *ctx.saved_tensors, *g, wanted, ctx.kernel), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
         return _batched(_Forward, *arguments)
 
 
-class _Backward(_PointByPoint):
+class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, kernel: SplineKernel) -> Any:
-        return _compute(_BACKWARD, kernel, x, raw, gy, gl)
+    def forward(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, with_raw: bool, kernel: SplineKernel) -> Any:
+        return _compute(_BACKWARD, kernel, x, raw, gy, gl, with_raw=with_raw)
 
     @staticmethod
-    def backward(ctx: Any, *h: Any) -> Any:
-        return *_apply(_DoubleBackward, *ctx.saved_tensors, *h, ctx.kernel), None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        *tensors, _, ctx.kernel = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)  # raw parameters often stay as they are: no zeros for them
 
     @staticmethod
-    def vmap(*arguments: Any) -> Any:
-        return _batched(_Backward, *arguments)
+    def backward(ctx: Any, hx: Any, hraw: Any) -> Any:
+        x, raw, _, _ = ctx.saved_tensors
+        hx = torch.zeros_like(x) if hx is None else hx
+        if hraw is None and not (_in_plain_autograd() and type(x) is Tensor):
+            hraw = torch.zeros_like(raw)
+        return *_apply(_DoubleBackward, *ctx.saved_tensors, hx, hraw, ctx.kernel), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        *tensors, with_raw, kernel = arguments
+        tensors = _with_batch_axis(info, in_dims, tensors)
+        return _apply(_Backward, *tensors, with_raw, kernel), (0, 0 if with_raw else None)
 
 
 class _DoubleBackward(_PointByPoint):
     @staticmethod
     def forward(
-        x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, hx: Tensor, hraw: Tensor, kernel: SplineKernel
+        x: Tensor,
+        raw: Tensor,
+        gy: Tensor,
+        gl: Tensor,
+        hx: Tensor,
+        hraw: Tensor | None,
+        kernel: SplineKernel,
     ) -> Any:
         return _compute(_DOUBLE_BACKWARD, kernel, x, raw, gy, gl, hx, hraw)
 
@@ -330,7 +373,9 @@ class _DoubleBackward(_PointByPoint):
         def second(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, *h: Tensor) -> tuple[Tensor, ...]:
             return _gradients(first, (x, raw, gy, gl), h)
 
-        return *_gradients(second, ctx.saved_tensors, h), None
+        *tensors, hraw = ctx.saved_tensors
+        gradients = _gradients(second, (*tensors, torch.zeros_like(tensors[1]) if hraw is None else hraw), h)
+        return *(gradients if hraw is not None else (*gradients[:-1], None)), None
 
     @staticmethod
     def vmap(*arguments: Any) -> Any:
@@ -367,7 +412,7 @@ class _InverseBackward(_PointByPoint):
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:
-                return _apply(_Backward, x, raw, gy, gl, ctx.kernel)
+                return _apply(_Backward, x, raw, gy, gl, True, ctx.kernel)
 
             one, zero = torch.ones_like(x), torch.zeros_like(x)
             s = (gx - gl * pull(zero, one)[0]) / pull(one, zero)[0]

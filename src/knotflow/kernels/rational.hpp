@@ -148,7 +148,7 @@ template <class F, class S> struct Rational {
     }
 
     // As BSpline's.
-    template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx) {
+    template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx, bool with_raw) {
         const int n = plan.bins;
         const Mask<F> outside = space.outside(value<F>(x));
         S entered = x, knot[1];
@@ -169,6 +169,7 @@ template <class F, class S> struct Rational {
         for (int i = 0; i < 2; ++i)
             g_ends[i] = select<F>(shape.fixed[i], S{}, g_ends[i] * sigmoid<F>(shape.raw[i]));
         if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
+        if (!with_raw) return;
         // Widths and heights before the bin move its left knot and the value there.
         const S nothing{}, g_knot = -g_place;
         for (int i = 0; i < n; ++i) {

@@ -54,8 +54,9 @@ KNOTFLOW_INLINE void read_raw(const Call& call, int64_t first, int points, int n
     if constexpr (sizeof(S) == sizeof(Vec<F>)) {
         read_rows<F>(raw, call.raw_stride, points, n, [to](int i, Vec<F> v) { to[i] = v; });
     } else {
+        read_rows<F>(raw, call.raw_stride, points, n, [to](int i, Vec<F> v) { to[i] = {v, Vec<F>{}}; });
+        if (call.hraw == nullptr) return;
         const F* tangent = static_cast<const F*>(call.hraw) + first * call.hraw_stride;
-        read_rows<F>(raw, call.raw_stride, points, n, [to](int i, Vec<F> v) { to[i].v = v; });
         read_rows<F>(tangent, call.hraw_stride, points, n, [to](int i, Vec<F> v) { to[i].d = v; });
     }
 }
