@@ -1,7 +1,8 @@
 // Bins: the one in which a point lies, where in it, and shares of a whole, with gradients.
 #pragma once
 
-#include "vector.hpp"
+#include "rows.hpp"
+#include "space.hpp"
 
 namespace {
 
@@ -66,11 +67,26 @@ template <class F, class S> KNOTFLOW_INLINE Mask<F> locate(Vec<F> x, const S* kn
     return bin;
 }
 
-// Where in its bin a point lies, within [0, 1] in spite of rounding.
-template <class F, class S> KNOTFLOW_INLINE S local(S x, S knot, S width) {
-    S u = (x - knot) / width;
-    set_value<F>(u, clamp<F>(value<F>(u), splat<F>(0), splat<F>(1)));
-    return u;
-}
+// Where a point lies: in the domain, and in a bin, of n that begin at `ends`.
+template <class F, class S> struct Place {
+    Mask<F> outside, bin;
+    S entered, knot;
+
+    KNOTFLOW_INLINE Place(const Space<F>& space, S x, const S* ends, int n)
+        : outside(space.outside(value<F>(x))), entered(x) {
+        set_value<F>(entered, space.enter(value<F>(x)));
+        bin = locate<F>(value<F>(entered), ends, n);
+        S found[1];
+        gather<F>(ends, bin, found);
+        knot = found[0];
+    }
+
+    // The way through the bin, within [0, 1] in spite of rounding.
+    KNOTFLOW_INLINE S within(S width) const {
+        S u = (entered - knot) / width;
+        set_value<F>(u, clamp<F>(value<F>(u), splat<F>(0), splat<F>(1)));
+        return u;
+    }
+};
 
 }  // namespace

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "knots.hpp"
-#include "rows.hpp"
-#include "space.hpp"
 
 namespace {
 
@@ -46,20 +44,17 @@ template <class F, class S, int q> struct BSpline {
 
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
         x = moved(x);
-        const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot[1];
-        set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), knots.ends, plan.pieces);
-        gather<F>(knots.ends, bin, knot);
+        const Place<F, S> place(space, x, knots.ends, plan.pieces);
+        const Mask<F> outside = place.outside, bin = place.bin;
         S widths[2 * q + 1], rises[q + 1];
         gather<F>(knots.widths, bin, widths);
         gather<F>(knots.rises, bin, rises);
         const Piece<F, S, q> piece(widths, rises);
-        const Evaluated<F, S, q> at(piece.d, local<F>(entered, knot[0], widths[q]));
+        const Evaluated<F, S, q> at(piece.d, place.within(widths[q]));
         S coefficient[1];
         gather<F>(knots.levels, bin, coefficient);
         S image = coefficient[0] + (piece.offset() - seam) + widths[q] * at.rise;
-        set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
+        set_value<F>(image, space.onto(value<F>(place.entered), value<F>(image)));
         if (plan.phase) {
             image = image + rotation;
             set_value<F>(image, space.enter(value<F>(image)));
@@ -86,22 +81,18 @@ template <class F, class S, int q> struct BSpline {
     }
 
     template <bool of_inverse> KNOTFLOW_INLINE void backward_of_spline(S x, S gy, S gl, S& gx, bool with_raw) {
-        const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot[1];
-        set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), knots.ends, plan.pieces);
-        gather<F>(knots.ends, bin, knot);
+        const Place<F, S> place(space, x, knots.ends, plan.pieces);
+        const Mask<F> outside = place.outside, bin = place.bin;
         S widths[2 * q + 1], rises[q + 1];
         gather<F>(knots.widths, bin, widths);
         gather<F>(knots.rises, bin, rises);
         const Piece<F, S, q> piece(widths, rises);
-        const S u = local<F>(entered, knot[0], widths[q]);
+        const S u = place.within(widths[q]);
         const Evaluated<F, S, q> at(piece.d, u);
         const S per_slope = F(1) / at.slope, per_width = F(1) / widths[q];
         const S bend = curvature<F, S, q>(piece.d, u) * per_width;  // d slope / dx
-        S g_result;
         if constexpr (of_inverse) {
-            g_result = (gy - gl * (bend * per_slope)) * per_slope;
+            const S g_result = (gy - gl * (bend * per_slope)) * per_slope;
             gx = select<F>(outside, gy, g_result);
             gy = -g_result, gl = -gl;
         }

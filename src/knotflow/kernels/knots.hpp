@@ -7,7 +7,6 @@
 
 #include "bins.hpp"
 #include "piece.hpp"
-#include "space.hpp"
 
 namespace {
 

@@ -47,10 +47,6 @@ template <class F, class S, int q> struct Triangle {
     }
 };
 
-template <class S, int n> KNOTFLOW_INLINE void zero(S (&values)[n]) {
-    for (int i = 0; i < n; ++i) values[i] = S{};
-}
-
 // Distances from the middle knot to the others, and the slope coefficients of the q rises before it.
 template <class F, class S, int q> struct Around {
     S left[q], right[q], slopes[q], support[q];

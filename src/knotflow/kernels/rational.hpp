@@ -2,8 +2,6 @@
 #pragma once
 
 #include "bins.hpp"
-#include "rows.hpp"
-#include "space.hpp"
 
 namespace {
 
@@ -132,17 +130,14 @@ template <class F, class S> struct Rational {
     };
 
     KNOTFLOW_INLINE void forward(S x, S& y, S& ladj) const {
-        const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot[1];
-        set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), ends, plan.bins);
-        gather<F>(ends, bin, knot);
+        const Place<F, S> place(space, x, ends, plan.bins);
+        const Mask<F> outside = place.outside, bin = place.bin;
         const Bin shape(*this, bin);
-        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot[0], shape.width[0]));
+        const RationalPiece<F, S> at = shape.at(place.within(shape.width[0]));
         S level[1];
         gather<F>(levels, bin, level);
         S image = level[0] + at.height * at.fraction;
-        set_value<F>(image, space.onto(value<F>(entered), value<F>(image)));
+        set_value<F>(image, space.onto(value<F>(place.entered), value<F>(image)));
         y = select<F>(outside, x, image);
         ladj = select<F>(outside, S{}, logarithm<F>(at.slope));
     }
@@ -150,13 +145,10 @@ template <class F, class S> struct Rational {
     // As BSpline's.
     template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx, bool with_raw) {
         const int n = plan.bins;
-        const Mask<F> outside = space.outside(value<F>(x));
-        S entered = x, knot[1];
-        set_value<F>(entered, space.enter(value<F>(x)));
-        const Mask<F> bin = locate<F>(value<F>(entered), ends, plan.bins);
-        gather<F>(ends, bin, knot);
+        const Place<F, S> place(space, x, ends, plan.bins);
+        const Mask<F> outside = place.outside, bin = place.bin;
         const Bin shape(*this, bin);
-        const RationalPiece<F, S> at = shape.at(local<F>(entered, knot[0], shape.width[0]));
+        const RationalPiece<F, S> at = shape.at(place.within(shape.width[0]));
         const S g_outside = gy;
         if constexpr (of_inverse) {
             const S g_image = (gy - gl * at.bend() / at.width) / at.slope;
