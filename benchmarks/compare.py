@@ -29,7 +29,7 @@ from benchmarks.kernels import kernel_calls
 from benchmarks.models import frames, paper_generator, paper_loss, scores
 from benchmarks.report import Table, environment, progress
 from knotflow.flows.sampling import Sampler
-from knotflow.physics import ala2
+from knotflow.molecules import ala2
 
 BASELINE = Path(__file__).parent / "baseline.json"
 PATIENCE = 3

@@ -35,7 +35,7 @@ def take(threads: int, batch: int) -> dict[str, float]:
 
     from benchmarks.flow import FORCE_STEP, training
     from benchmarks.models import frames, paper_generator, paper_loss, scores
-    from knotflow.physics import ala2
+    from knotflow.molecules import ala2
 
     times.append(time.perf_counter())
     torch.set_num_threads(threads)

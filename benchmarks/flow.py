@@ -39,7 +39,7 @@ from benchmarks.timing import (
     ratios,
     time_in_turns,
 )
-from knotflow.physics import Rings, metropolis
+from knotflow.energies import Rings, metropolis
 from knotflow.training import NLL, Batch, ForceMatching, Mix
 
 NLL_STEP, FORCE_STEP, SAMPLE = "NLL", "NLL + forces", "sample"

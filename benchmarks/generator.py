@@ -43,7 +43,7 @@ from benchmarks.report import Table, progress
 from benchmarks.timing import Cell, notes, ratio, time_in_turns
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
-from knotflow.physics import ala2
+from knotflow.molecules import ala2
 from knotflow.training import Batch
 
 OURS, PEER = "knotflow paper B-spline", "same networks, RQ of nflows/normflows"

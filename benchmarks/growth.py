@@ -30,7 +30,7 @@ from benchmarks.peers import Candidate, definition, ours
 from benchmarks.report import Table, progress
 from benchmarks.speed import force_stages, single_stage
 from benchmarks.timing import Cell, notes, time_in_turns
-from knotflow.physics.peptides import peptide
+from knotflow.molecules.peptides import peptide
 
 WORKS = ("forward", "inverse", "force matching")
 KERNEL_ORDERS = (3, 4, 5)

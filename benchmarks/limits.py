@@ -31,7 +31,7 @@ from benchmarks.kernels import SINGLE, WORK, kernel_calls
 from benchmarks.models import Loss, frames, paper_generator, paper_loss, scores
 from benchmarks.report import Table, progress
 from benchmarks.timing import Cell, notes, time_in_turns
-from knotflow.physics import ala2
+from knotflow.molecules import ala2
 from knotflow.training import Batch
 
 MATRIX = 1024

@@ -20,12 +20,13 @@ from torch import Tensor
 import knotflow as kf
 from benchmarks.flow import FORCE_STEP
 from benchmarks.peers import Candidate, peers
+from knotflow.energies import OpenMMEnergy
 from knotflow.flows import Conditioner, Coupling, Flow
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
-from knotflow.physics import MolecularSystem, OpenMMEnergy, ala2
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules import MolecularSystem, ala2
+from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.training import NLL, Batch, ForceMatching, Mix
 from knotflow.training.molecules import FORCE_SHARE, cartesian_metric, standardised_metric
 

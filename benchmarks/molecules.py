@@ -34,14 +34,14 @@ from torch._inductor.utils import fresh_cache
 
 from benchmarks.report import Table, progress
 from benchmarks.timing import Cell, figure, notes, time_in_turns
-from knotflow.physics.blocks import Outcome, Task, Walkers, run_task
-from knotflow.physics.engines import FRICTION, STEP, OpenMMEngine
-from knotflow.physics.openmm_energy import OpenMMEnergy
-from knotflow.physics.peptides import peptide
-from knotflow.physics.platforms import fastest_platform, frame_energies, make_context
-from knotflow.physics.system import MolecularSystem, ala2
-from knotflow.physics.torch_engine import TorchEngine
-from knotflow.physics.torch_force_field import TorchForceField
+from knotflow.energies.openmm_contexts import fastest_platform, frame_energies, make_context
+from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.energies.torch_force_field import TorchForceField
+from knotflow.molecules.peptides import peptide
+from knotflow.molecules.system import MolecularSystem, ala2
+from knotflow.simulation.engines import FRICTION, STEP, OpenMMEngine
+from knotflow.simulation.tasks import Outcome, Task, Walkers, run_task
+from knotflow.simulation.torch_engine import TorchEngine
 from knotflow.workers import WorkerPool, usable_cores
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ MICROSECOND = 1e6
 TARGET_HOURS, TARGET_CORES = 2.0, 2
 """For a microsecond of alanine dipeptide, all walkers together."""
 RATE_COLUMNS = ["per second", "best round", "× fastest OpenMM"]
-WORKER = "knotflow.physics.blocks:block_worker"
+WORKER = "knotflow.simulation.tasks:block_worker"
 EAGER_WORKER = "benchmarks.molecules:eager_worker"
 Values = tuple[Tensor, Tensor]
 """Energies in kT and forces in kT/nm."""

@@ -33,9 +33,9 @@ from benchmarks.models import (
 from benchmarks.molecules import Run, Settings, evaluation_table, time_evaluations
 from benchmarks.report import progress
 from benchmarks.timing import Cell
+from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import TorchForceField
-from knotflow.physics.system import ala2
+from knotflow.molecules.system import ala2
 
 
 def test_evaluations_agree() -> None:

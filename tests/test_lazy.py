@@ -7,10 +7,13 @@ import sys
 import pytest
 
 import knotflow as kf
-from knotflow import physics
+from knotflow import molecules
 
 
-@pytest.mark.parametrize("package", ["knotflow", "knotflow.dynamics", "knotflow.physics"])
+@pytest.mark.parametrize(
+    "package",
+    ["knotflow", "knotflow.dynamics", "knotflow.energies", "knotflow.molecules", "knotflow.simulation"],
+)
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:
@@ -20,11 +23,11 @@ def test_every_public_name_is_there(package: str) -> None:
 
 def test_names_are_those_of_their_homes() -> None:
     from knotflow.flows import Flow
-    from knotflow.physics.system import ala2
+    from knotflow.molecules.system import ala2
     from knotflow.transforms import BSpline
 
-    assert kf.Flow is Flow and kf.BSpline is BSpline and physics.ala2 is ala2
-    assert kf.physics is physics
+    assert kf.Flow is Flow and kf.BSpline is BSpline and molecules.ala2 is ala2
+    assert kf.molecules is molecules
 
 
 def test_unknown_names_are_refused_as_usual() -> None:
@@ -32,7 +35,7 @@ def test_unknown_names_are_refused_as_usual() -> None:
         _ = kf.Spline
 
 
-@pytest.mark.parametrize("module", ["knotflow.cli", "knotflow.physics.blocks", "knotflow.workers"])
+@pytest.mark.parametrize("module", ["knotflow.cli", "knotflow.simulation.tasks", "knotflow.workers"])
 def test_commands_and_workers_start_without_torch(module: str) -> None:
     heavy = {"torch", "openmm", "mdtraj", "lightning"}
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"

@@ -63,5 +63,18 @@ __getattr__, __dir__ = lazy_names(
             name for name in __all__ if name not in (*_FLOWS, *_MOLECULES, *_BRIDGES, "__version__")
         ],
     },
-    modules=["adapters", "analysis", "dynamics", "flows", "geometry", "physics", "training", "transforms"],
+    modules=[
+        "adapters",
+        "analysis",
+        "dynamics",
+        "energies",
+        "flows",
+        "geometry",
+        "molecules",
+        "simulation",
+        "statistics",
+        "storage",
+        "training",
+        "transforms",
+    ],
 )

@@ -10,12 +10,14 @@ import openmm
 import torch
 
 import knotflow as kf
+from knotflow.energies import OpenMMEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import MolecularSystem, OpenMMEnergy, trajectory
-from knotflow.physics.coordinates import internal_coordinates
-from knotflow.physics.engines import OpenMMEngine
-from knotflow.physics.trajectory import Frames
-from tests.physics.molecules import molecule
+from knotflow.molecules import MolecularSystem
+from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.simulation.engines import OpenMMEngine
+from knotflow.storage import trajectory
+from knotflow.storage.trajectory import Frames
+from tests.molecules.molecules import molecule
 
 LENGTH, ANGLE = 0.15, 2.0
 BOND_CONSTANT, ANGLE_CONSTANT = 20_000.0, 60.0

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from knotflow.analysis.chain_summary import side_with_error, summarise_chains
-from knotflow.physics import trajectory
-from knotflow.physics.trajectory import Frames
+from knotflow.storage import trajectory
+from knotflow.storage.trajectory import Frames
 from tests.analysis.generators import chain
-from tests.physics.molecules import molecule
+from tests.molecules.molecules import molecule
 
 
 def write(path: Path, system, positions: np.ndarray, energies: np.ndarray, order: np.ndarray) -> Path:

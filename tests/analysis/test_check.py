@@ -12,14 +12,14 @@ from torch import Tensor
 
 from knotflow.analysis import check
 from knotflow.analysis.check import Check, check_molecule
+from knotflow.energies import force_terms, openmm_energy
+from knotflow.energies.openmm_energy import OpenMMEnergy
 from knotflow.geometry import Chirality, InternalCoordinates, internal
 from knotflow.geometry.superpose import superposed
-from knotflow.physics import force_terms, openmm_energy
-from knotflow.physics.coordinates import internal_coordinates
-from knotflow.physics.openmm_energy import OpenMMEnergy
-from knotflow.physics.peptides import peptide
-from knotflow.physics.system import MolecularSystem
-from tests.physics.molecules import molecule
+from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.molecules.peptides import peptide
+from knotflow.molecules.system import MolecularSystem
+from tests.molecules.molecules import molecule
 
 FEW = 10
 

@@ -10,11 +10,13 @@ import torch
 from scipy import stats
 
 import knotflow as kf
-from knotflow.analysis import Evaluation, evaluate, observations
-from knotflow.analysis.observations import Clock, held_out, observe_data
+from knotflow.analysis import Evaluation, evaluate
+from knotflow.analysis import frame_table as observations
+from knotflow.analysis.frame_table import Clock, held_out, observe_data
+from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import MolecularEnergy, OpenMMEnergy, TorchForceField, trajectory
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.storage import trajectory
 from tests.analysis.generators import (
     ANGLE,
     LENGTH,
@@ -29,7 +31,7 @@ from tests.analysis.generators import (
     widths,
     write,
 )
-from tests.physics.molecules import molecule
+from tests.molecules.molecules import molecule
 
 
 @pytest.fixture(scope="module")

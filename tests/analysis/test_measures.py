@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from knotflow.analysis import measures
-from knotflow.analysis.estimates import blocks
+from knotflow.analysis.frame_table import Observed
 from knotflow.analysis.measures import Measure
-from knotflow.analysis.observations import Observed
+from knotflow.statistics.estimates import blocks
 
 SCALE = 0.8
 CENTRES = np.array([[-1.2, 2.4], [1.0, 0.8]])

@@ -9,11 +9,12 @@ import torch
 
 from knotflow.analysis import portrait
 from knotflow.analysis.evaluation import evaluate
+from knotflow.energies import OpenMMEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import OpenMMEnergy, trajectory
+from knotflow.storage import trajectory
 from tests.analysis.generators import ala2_data, ala2_generator, chain, chain_data, chain_generator
 from tests.flows import generators
-from tests.physics.molecules import molecule
+from tests.molecules.molecules import molecule
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from scipy.special import iv
 from torch import Tensor
 
 from knotflow.analysis import compare, force_jump, log_normaliser
-from knotflow.physics import Energy, Mixed, Rings
+from knotflow.energies import Energy, Mixed, Rings
 from knotflow.transforms import Circle, Interval
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import knotflow as kf
-from knotflow.physics import force_terms
+from knotflow.energies import force_terms
 from tests.flows.generators import make
 
 
@@ -41,7 +41,7 @@ def test_a_ring_from_its_sequence(run) -> None:
 
 
 def test_a_file(run, tmp_path) -> None:
-    text = (resources.files("knotflow.physics") / "data" / "ala2.pdb").read_text()
+    text = (resources.files("knotflow.molecules") / "data" / "ala2.pdb").read_text()
     (tmp_path / "mine.pdb").write_text(text)
     status, said = run("mine.pdb", "--frames", "5", "--force-field", "amber03.xml")
     assert status == 0 and "mine: 22 atoms" in said

@@ -13,11 +13,12 @@ import torch
 
 from knotflow.cli import dynamics as command
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
-from knotflow.experiments.motion import frames_of, on_flow, on_force_field, samples_of
+from knotflow.energies import TorchForceField
+from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint
-from knotflow.physics import TorchForceField, trajectory
-from knotflow.physics.torch_force_field import frames_at_once
+from knotflow.storage import trajectory
+from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator
 

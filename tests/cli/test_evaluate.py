@@ -75,7 +75,7 @@ def test_a_model_file_all_frames_double_precision(run, made: Path) -> None:
 
 
 def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) -> None:
-    from knotflow.physics import torch_force_field
+    from knotflow.energies import torch_force_field
 
     monkeypatch.setattr(options, "MANY", 100)
     field = torch_force_field.TorchForceField

@@ -15,13 +15,13 @@ import typer
 import knotflow as kf
 from knotflow.analysis.chain_summary import ChainSummary, Memory
 from knotflow.cli import exact as command
-from knotflow.dynamics import exact as engine
+from knotflow.dynamics import chain_run as engine
 from knotflow.dynamics.chains import Moves
-from knotflow.dynamics.monte_carlo import FlowMonteCarlo
-from knotflow.physics import trajectory
-from knotflow.physics.summary import Average
+from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
+from knotflow.simulation.summary import Average
+from knotflow.storage import trajectory
 from tests.analysis.generators import ala2_data, ala2_generator, chain, grids, widths
-from tests.dynamics.test_exact import assert_equal
+from tests.dynamics.test_chain_run import assert_equal
 from tests.dynamics.wrong_flows import bent_chain_generator
 
 QUICK = ["--chains", "50", "--burn-in", "5", "--every", "2", "--flow-moves", "2", "--hmc-steps", "4"]
@@ -162,12 +162,12 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
 
 def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
     """The command that ``knotflow reproduce exact`` is."""
-    from knotflow.physics import torch_force_field
+    from knotflow.energies import torch_force_field
     from tests.analysis.generators import chain_data
 
     honest = torch_force_field.TorchForceField
     monkeypatch.setattr(
-        "knotflow.experiments.exact.TorchForceField", lambda system: honest(system, compiled=False)
+        "knotflow.paper.chains_against_md.TorchForceField", lambda system: honest(system, compiled=False)
     )
     bent_chain_generator().float().save(tmp_path / "chain.safetensors")
     chain_data(tmp_path / "data.h5", n=1000)

@@ -13,8 +13,8 @@ import mdtraj
 import numpy as np
 import pytest
 
-from knotflow.physics import trajectory
-from knotflow.physics.system import MolecularSystem, ala2
+from knotflow.molecules.system import MolecularSystem, ala2
+from knotflow.storage import trajectory
 
 COMMAND = str(Path(sys.executable).parent / "knotflow")
 

@@ -17,7 +17,7 @@ def test_alanine_dipeptide_is_the_default() -> None:
 
 def test_a_file_or_a_sequence(tmp_path: Path) -> None:
     path = tmp_path / "dipeptide.PDB"
-    path.write_text((resources.files("knotflow.physics") / "data" / "ala2.pdb").read_text())
+    path.write_text((resources.files("knotflow.molecules") / "data" / "ala2.pdb").read_text())
     found = load_molecule(str(path), force_field=["amber03.xml"], add_hydrogens=True)
     assert found.name == "dipeptide" and found.origin["force_field"] == ["amber03.xml", "amber03_obc.xml"]
     assert load_molecule(peptide="GG", solvent=SolventName.vacuum).name == "GG"

@@ -13,8 +13,8 @@ import knotflow as kf
 from knotflow.cli.output import Output
 from knotflow.json_values import plain
 from knotflow.kernels.library import engine
-from knotflow.physics import trajectory
-from knotflow.physics.samples import read_samples
+from knotflow.storage import trajectory
+from knotflow.storage.samples import read_samples
 from tests.analysis.generators import chain, chain_data, chain_generator
 
 

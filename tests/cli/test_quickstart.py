@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from knotflow.cli.quickstart import Shown, TimeLeft
-from knotflow.experiments import quickstart
-from knotflow.experiments.quickstart_job import Quickstart
-from knotflow.physics import trajectory
-from knotflow.physics.samples import read_samples
+from knotflow.storage import trajectory
+from knotflow.storage.samples import read_samples
+from knotflow.workflows import quickstart
+from knotflow.workflows.quickstart_job import Quickstart
 
 SMOKE = ("quickstart", "--scale", "smoke", "--out", "here")
 

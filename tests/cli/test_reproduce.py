@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from knotflow.experiments import table1
-from knotflow.experiments.table1 import Scale
+from knotflow.paper import table1
+from knotflow.paper.table1 import Scale
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data
 

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from knotflow.cli import app
 from knotflow.dynamics import Record
-from knotflow.experiments import everything, looks, table2
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import trajectory
+from knotflow.paper import all_results as everything
+from knotflow.paper import molecule_figures as looks
+from knotflow.paper import table2
+from knotflow.storage import trajectory
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data
 

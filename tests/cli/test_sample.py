@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.energies import OpenMMEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
-from knotflow.physics import OpenMMEnergy
-from knotflow.physics.samples import read_samples
+from knotflow.storage.samples import read_samples
 from tests.analysis.generators import chain, chain_generator
 from tests.flows.generators import make
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import mdtraj
 import pytest
 
-from knotflow.physics import trajectory
+from knotflow.storage import trajectory
 from tests.cli.test_commands import run
 
 QUICK = ["--replicas", "2", "--ns", "0.004", "--equilibration", "0.2"]

@@ -9,15 +9,16 @@ import torch
 
 import knotflow as kf
 from knotflow.cli.train import _energy
+from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
-from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField
-from knotflow.physics.samples import read_samples
+from knotflow.molecules import MolecularSystem
+from knotflow.storage.samples import read_samples
 from knotflow.training import molecules
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
-from tests.physics.molecules import frames, molecule
+from tests.molecules.molecules import frames, molecule
 from tests.training.stopping import stopped_after
 
 QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4"]

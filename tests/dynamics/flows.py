@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 import knotflow as kf
+from knotflow.energies import Energy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import Energy
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules.coordinates import internal_coordinates
 from tests.analysis.generators import ANGLE, LENGTH, chain, widths
 from tests.dynamics.wrong_flows import bent
 

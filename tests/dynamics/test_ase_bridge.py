@@ -10,7 +10,7 @@ from ase.units import fs, kB
 
 import knotflow as kf
 from knotflow.dynamics import FlowEnergy, ase_calculator
-from knotflow.physics import MolecularEnergy, OpenMMEnergy, TorchForceField
+from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator, exact_chain
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from knotflow.dynamics import Body, Bonds
-from knotflow.physics.units import BOLTZMANN
+from knotflow.molecules.units import BOLTZMANN
 from tests.analysis.generators import LENGTH, chain
 
 MASSES = [1.0, 12.0, 16.0]

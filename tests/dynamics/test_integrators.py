@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from knotflow.dynamics import Body, Bonds, CoordinateEnergy, FlowEnergy, Langevin, Potential, Status, Verlet
-from knotflow.physics import OpenMMEnergy, Rings, TorchForceField
+from knotflow.energies import OpenMMEnergy, Rings, TorchForceField
 from tests.analysis.generators import chain
 from tests.dynamics.flows import Well, on_a_ring, rough_generator
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
-from tests.physics.molecules import DIMER_CONSTANT, DIMER_LENGTH, molecule
+from tests.molecules.molecules import DIMER_CONSTANT, DIMER_LENGTH, molecule
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -11,8 +11,8 @@ from openmm import app, unit
 
 import knotflow as kf
 from knotflow.dynamics import openmm_force
-from knotflow.physics import TorchForceField
-from knotflow.physics.system import MolecularSystem
+from knotflow.energies import TorchForceField
+from knotflow.molecules.system import MolecularSystem
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import bent_chain_generator, boxed_chain_generator, exact_chain
 

@@ -10,7 +10,7 @@ import pytest
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, run
 from knotflow.dynamics.integrators import State
 from knotflow.dynamics.protocol import run_in
-from knotflow.physics import OpenMMEnergy
+from knotflow.energies import OpenMMEnergy
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
 

@@ -9,7 +9,7 @@ import torch
 
 from knotflow.dynamics import DynamicsConfig, Record, run
 from knotflow.dynamics.record import from_mdtraj, to_mdtraj
-from knotflow.physics import OpenMMEnergy
+from knotflow.energies import OpenMMEnergy
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import exact_chain
 

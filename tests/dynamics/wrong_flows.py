@@ -8,7 +8,7 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules.coordinates import internal_coordinates
 from tests.analysis.generators import ANGLE, LENGTH, chain, chain_generator, grids, widths
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.coordinates import internal_coordinates
-from tests.physics.molecules import frames, molecule
+from knotflow.molecules.coordinates import internal_coordinates
+from tests.molecules.molecules import frames, molecule
 
 BOND, ANGLE = kf.Interval(0.05, 0.3), kf.Interval(0.15 * math.pi, math.pi)
 TURN = kf.Circle(-math.pi, math.pi)

@@ -18,9 +18,9 @@ import knotflow as kf
 from knotflow.flows import boltzmann
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules.coordinates import internal_coordinates
 from tests.flows.generators import NAMES, TURN, make, positions
-from tests.physics.molecules import molecule
+from tests.molecules.molecules import molecule
 
 DTYPES = [torch.float32, torch.float64]
 TURNS = 2 * math.pi
@@ -303,7 +303,7 @@ import sys
 sys.modules["openmm"] = None  # as if it were not installed
 import torch
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.system import MolecularSystem
+from knotflow.molecules.system import MolecularSystem
 model = BoltzmannGenerator.load(sys.argv[1])
 x, log_prob = model.sample_and_log_prob(5, generator=torch.Generator().manual_seed(0))
 assert torch.isfinite(model.force(x)).all() and model.chirality.matches(x).shape == (5,)

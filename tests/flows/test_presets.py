@@ -15,9 +15,9 @@ from knotflow.flows import FlowConfig, presets
 from knotflow.flows.conditioner import SeparateConditioners
 from knotflow.flows.presets import fitted_domains, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates, ZMatrix, paper_zmatrix
-from knotflow.physics.coordinates import internal_coordinates
+from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.transforms import Chain
-from tests.physics.molecules import frames, molecule
+from tests.molecules.molecules import frames, molecule
 
 PARAMETERS = {"bspline": 380_982, "rq": 285_497, "smooth": 314_456}
 """Table 2 of the paper."""

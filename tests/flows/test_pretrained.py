@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.energies import OpenMMEnergy
 from knotflow.flows.pretrained import pretrained_file, pretrained_names
-from knotflow.physics import OpenMMEnergy, ala2
+from knotflow.molecules import ala2
 
 
 def test_they_have_names_and_cards() -> None:

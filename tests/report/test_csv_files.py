@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from knotflow.analysis.observations import Observed
+from knotflow.analysis.frame_table import Observed
+from knotflow.analysis.free_energy_profiles import Profile, marginal
 from knotflow.analysis.portrait import LearnedMap, Portrait
-from knotflow.analysis.profiles import Profile, marginal
 from knotflow.dynamics.record import Record
 from knotflow.report import csv_files
 from knotflow.report.verdicts import judge

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from knotflow.analysis.free_energy_profiles import Profile, marginal, profile
 from knotflow.analysis.portrait import LearnedMap
-from knotflow.analysis.profiles import Profile, marginal, profile
 from knotflow.report import generator_plots as plots
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from knotflow.report.molecule_view import MoleculeView, view_of
-from tests.physics.molecules import molecule
+from tests.molecules.molecules import molecule
 
 
 def decoded(view: MoleculeView) -> np.ndarray:

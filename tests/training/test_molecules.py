@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import knotflow as kf
+from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
 from knotflow.flows import presets
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.geometry import InternalCoordinates
 from knotflow.log_file import read_log
-from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField, trajectory
-from knotflow.physics.coordinates import internal_coordinates
-from knotflow.physics.samples import SampleWriter
+from knotflow.molecules import MolecularSystem
+from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.storage import trajectory
+from knotflow.storage.samples import SampleWriter
 from knotflow.training import ForceMatching, Mix, TrainingConfig, molecules
 from knotflow.training.module import FlowModule, learning_rate
 from knotflow.training.molecules import (
@@ -37,7 +39,7 @@ from knotflow.training.molecules import (
 )
 from knotflow.training.objectives import Batch
 from tests.analysis.generators import chain, chain_data, grids, write
-from tests.physics.molecules import frames, molecule
+from tests.molecules.molecules import frames, molecule
 from tests.training.stopping import StopError, stopped_after
 
 BLOCKS = molecules.BLOCKS

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import knotflow as kf
+from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.log_file import read_log
-from knotflow.physics import MolecularSystem, OpenMMEnergy, TorchForceField
+from knotflow.molecules import MolecularSystem
 from knotflow.training import Batch, OwnSamples, own_samples
 from knotflow.training import molecules as molecules_module
 from knotflow.training.module import FlowModule

@@ -1,6 +1,6 @@
 """How good is a flow, a simulation? Exact answers where they can be had, error bars elsewhere."""
 
-from knotflow.analysis.ensembles import Agreement, Ensemble, agreement, observe
+from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
 from knotflow.analysis.evaluation import Evaluation, evaluate
 from knotflow.analysis.measures import Measure
 from knotflow.analysis.quadrature import Comparison, compare, force_jump, log_normaliser

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.estimates import blocks, bootstrap
 from knotflow.analysis.free_energy import side_difference
-from knotflow.physics import trajectory
-from knotflow.physics.autocorrelation import autocorrelation_time
-from knotflow.physics.summary import Average, backbone_torsions, over_replicas
+from knotflow.simulation.summary import Average, backbone_torsions, over_replicas
+from knotflow.statistics.autocorrelation import autocorrelation_time
+from knotflow.statistics.estimates import blocks, bootstrap
+from knotflow.storage import trajectory
 
 Floats = NDArray[np.float64]
 

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knotflow.energies.energy import MolecularEnergy
+from knotflow.energies.openmm_contexts import frame_energies, make_context
+from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.energies.torch_force_field import TorchForceField
 from knotflow.geometry import Chirality, InternalCoordinates, audit
 from knotflow.geometry.superpose import superposed
-from knotflow.physics.coordinates import chirality_of, internal_coordinates
-from knotflow.physics.energy import MolecularEnergy
-from knotflow.physics.engines import OpenMMEngine
-from knotflow.physics.openmm_energy import OpenMMEnergy
-from knotflow.physics.platforms import frame_energies, make_context
-from knotflow.physics.reference import rebuilt
-from knotflow.physics.system import MolecularSystem
-from knotflow.physics.torch_force_field import TorchForceField
+from knotflow.molecules.coordinates import chirality_of, internal_coordinates
+from knotflow.molecules.reference import rebuilt
+from knotflow.molecules.system import MolecularSystem
+from knotflow.simulation.engines import OpenMMEngine
 from knotflow.transforms.base import check_count
 
 ENERGY_LIMIT: Final = 1e-3

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from knotflow.analysis import measures
-from knotflow.analysis.estimates import blocks
-from knotflow.analysis.measures import Measures
-from knotflow.analysis.observations import (
+from knotflow.analysis.frame_table import (
     Clock,
     Observed,
     Progress,
@@ -27,13 +25,15 @@ from knotflow.analysis.observations import (
     observe_data,
     observe_samples,
 )
+from knotflow.analysis.measures import Measures
+from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint
-from knotflow.physics import trajectory
-from knotflow.physics.energy import MolecularEnergy
-from knotflow.physics.system import MolecularSystem
+from knotflow.molecules.system import MolecularSystem
+from knotflow.statistics.estimates import blocks
+from knotflow.storage import trajectory
 from knotflow.transforms.base import check_count
 from knotflow.version import __version__
 

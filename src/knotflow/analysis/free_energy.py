@@ -6,7 +6,7 @@ the target, the mean of $w$ gives the two Kullback-Leibler divergences once $\lo
 $$\mathrm{KL}(\text{target} \| p) = -\langle w \rangle_\text{data} - \log Z, \qquad
   \mathrm{KL}(p \| \text{target}) = \langle w \rangle_\text{samples} + \log Z .$$
 
-Estimates keep their influences (`knotflow.analysis.estimates`), for $\log Z$ and $\langle w \rangle$ come
+Estimates keep their influences (`knotflow.statistics.estimates`), for $\log Z$ and $\langle w \rangle$ come
 from the same rows and their errors partly cancel.
 """
 
@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.estimates import Estimate, Rows, spread
-from knotflow.analysis.weights import log_mean_exp, normalised
 from knotflow.extras import optional
+from knotflow.statistics.estimates import Estimate, Rows, spread
+from knotflow.statistics.weights import log_mean_exp, normalised
 
 Floats = NDArray[np.float64]
 

@@ -14,9 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis import free_energy, metrics, weights
-from knotflow.analysis.estimates import REPEATS, Estimate, Rows, bootstrap, mean
-from knotflow.analysis.observations import COMPARED, Observed
+from knotflow.analysis import distances as metrics
+from knotflow.analysis import free_energy
+from knotflow.analysis.frame_table import COMPARED, Observed
+from knotflow.statistics import weights
+from knotflow.statistics.estimates import REPEATS, Estimate, Rows, bootstrap, mean
 
 Floats = NDArray[np.float64]
 

@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from knotflow.analysis import free_energy, measures, weights
-from knotflow.analysis.measures import Measure, Measures
-from knotflow.analysis.observations import (
+from knotflow.analysis import free_energy, measures
+from knotflow.analysis.frame_table import (
     Clock,
     Observed,
     Progress,
@@ -30,10 +29,12 @@ from knotflow.analysis.observations import (
     observe_data,
     observe_samples,
 )
+from knotflow.analysis.measures import Measure, Measures
+from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics import trajectory
-from knotflow.physics.energy import MolecularEnergy
-from knotflow.physics.system import MolecularSystem
+from knotflow.molecules.system import MolecularSystem
+from knotflow.statistics import weights
+from knotflow.storage import trajectory
 from knotflow.transforms import Circle
 
 Floats = NDArray[np.float64]

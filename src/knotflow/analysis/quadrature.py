@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from knotflow.analysis.continuity import remaining_jumps
-from knotflow.physics import Energy
+from knotflow.energies import Energy
 from knotflow.transforms import Circle, Domain, Interval
 from knotflow.transforms.base import check_count
 

@@ -19,7 +19,7 @@ from knotflow.kernels.library import engine
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
 
 
 def check(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from knotflow.dynamics import DynamicsConfig, Record
     from knotflow.dynamics.integrators import State
     from knotflow.dynamics.protocol import Progress as Step
-    from knotflow.physics import MolecularSystem
+    from knotflow.molecules import MolecularSystem
 
 FOLDER: Final = "dynamics"
 """Beside a model, for its dynamics."""
@@ -183,10 +183,10 @@ def run_protocol(
         console: For progress, by default standard error.
     """
     from knotflow.dynamics.protocol import CHECKPOINT, RECORD, run_in
-    from knotflow.experiments.motion import frames_of, on_flow, on_force_field, samples_of
     from knotflow.flows.io import notes
-    from knotflow.report.dynamics import EnergyPanel, draw_energies
+    from knotflow.report.dynamics_plots import EnergyPanel, draw_energies
     from knotflow.report.plots import new_figure, save
+    from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
 
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
     setting = on_flow(model)
@@ -286,7 +286,7 @@ def read_drift(folder: Path) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> Table:
     """The drift score, as a file ``drift.json`` has it."""
-    from knotflow.report.dynamics import number, reasons
+    from knotflow.report.dynamics_plots import number, reasons
 
     about = found["about"]
     config = about["config"]

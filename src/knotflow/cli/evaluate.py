@@ -69,7 +69,7 @@ def evaluate(
     from knotflow.analysis.evaluation import evaluate as measure
     from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.flows.io import notes
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
 
     path = model_file(model)
     target = results_folder(path) / "metrics.json" if out is None else out

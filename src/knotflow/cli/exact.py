@@ -20,10 +20,10 @@ from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
+    from knotflow.dynamics.chain_run import ExactRun
+    from knotflow.dynamics.chain_run import Progress as Step
     from knotflow.dynamics.chains import Moves
-    from knotflow.dynamics.exact import ExactRun
-    from knotflow.dynamics.exact import Progress as Step
-    from knotflow.experiments.exact import Comparison
+    from knotflow.paper.chains_against_md import Comparison
 
 RARE = 0.01
 """Share of accepted proposals of the flow below which it is hardly of use."""
@@ -97,8 +97,8 @@ def exact(
 
         knotflow exact ala2.safetensors -n 1000 --out look.pdb
     """
-    from knotflow.dynamics.exact import ExactPlan, open_run
-    from knotflow.physics.samples import check_free, output_files
+    from knotflow.dynamics.chain_run import ExactPlan, open_run
+    from knotflow.storage.samples import check_free, output_files
 
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"--dt must be a positive number of femtoseconds, got {dt:g}.")
@@ -175,8 +175,8 @@ def _export(run: ExactRun, out: Path) -> None:
     import torch
 
     from knotflow.dynamics.flow_energy import FlowEnergy
-    from knotflow.physics import trajectory
-    from knotflow.physics.samples import SampleWriter
+    from knotflow.storage import trajectory
+    from knotflow.storage.samples import SampleWriter
 
     flow = FlowEnergy(run.model)
     with SampleWriter(out, run.model.molecule, overwrite=True) as writer, torch.no_grad():
@@ -292,8 +292,8 @@ def reproduce(
 
     Example: knotflow reproduce exact runs/ala2 --data data/ala2.h5
     """
-    from knotflow.dynamics.exact import ExactPlan
-    from knotflow.experiments import exact as experiment
+    from knotflow.dynamics.chain_run import ExactPlan
+    from knotflow.paper import chains_against_md as experiment
 
     rows = math.ceil(samples / chains)
     plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})

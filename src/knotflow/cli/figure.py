@@ -28,7 +28,7 @@ def transforms(
 
     Example: knotflow figure transforms --order 5 --bins 12 --out splines.svg
     """
-    from knotflow.experiments.transforms import draw_transforms
+    from knotflow.paper.spline_pictures import draw_transforms
 
     draw_transforms(out, order, bins, maps, scale, seed)
     typer.echo(f"wrote {out}")

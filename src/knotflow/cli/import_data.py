@@ -60,9 +60,9 @@ def import_data(
 
         knotflow import frames.npz --out data.h5 --peptide AAA --temperature 310
     """
-    from knotflow.physics.convert import convert, total_frames
-    from knotflow.physics.openmm_energy import OpenMMEnergy
-    from knotflow.physics.summary import summarise
+    from knotflow.energies.openmm_energy import OpenMMEnergy
+    from knotflow.simulation.summary import summarise
+    from knotflow.storage.importing import convert, total_frames
 
     if out.suffix != ".h5":
         raise ValueError(f"--out must be a file ending in .h5, got '{out}'.")

@@ -13,7 +13,8 @@ import typer
 import knotflow
 
 if TYPE_CHECKING:
-    from knotflow.physics import MolecularEnergy, MolecularSystem
+    from knotflow.energies import MolecularEnergy
+    from knotflow.molecules import MolecularSystem
 
 
 class TransformName(StrEnum):
@@ -87,8 +88,8 @@ def force_field(system: MolecularSystem, structures: int) -> Iterator[MolecularE
 
     The latter does not know every kind of force; then it is OpenMM's in any case.
     """
-    from knotflow.physics.openmm_energy import OpenMMEnergy
-    from knotflow.physics.torch_force_field import TorchForceField
+    from knotflow.energies.openmm_energy import OpenMMEnergy
+    from knotflow.energies.torch_force_field import TorchForceField
 
     field = None
     if structures >= MANY:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
 
 PANEL = "Molecule"
 
@@ -76,8 +76,8 @@ def load_molecule(
         ValueError: if the options contradict each other, or the molecule cannot be made.
         OSError: if there is no such file.
     """
-    from knotflow.physics import peptides, system
-    from knotflow.physics.force_field import DEFAULT_FORCE_FIELD
+    from knotflow.molecules import peptides, system
+    from knotflow.molecules.force_field import DEFAULT_FORCE_FIELD
 
     if molecule is not None and peptide is not None:
         raise ValueError("--molecule and --peptide both name a molecule; give only one of them.")

@@ -52,9 +52,9 @@ def quickstart(
     Example: knotflow quickstart --out runs/first
     """
     need("the quickstart", *MODULES)
-    from knotflow.experiments.quickstart import STEPS, run
-    from knotflow.experiments.quickstart_job import SCALES, Quickstart
-    from knotflow.experiments.quickstart_lines import facts, lines
+    from knotflow.workflows.quickstart import STEPS, run
+    from knotflow.workflows.quickstart_job import SCALES, Quickstart
+    from knotflow.workflows.quickstart_lines import facts, lines
 
     output = Output(as_json=as_json, quiet=quiet)
     job = Quickstart(out, SCALES[scale.value](seed))

@@ -43,9 +43,9 @@ def report(
 
         knotflow report ala2.safetensors --samples 2000 --out ala2.html
     """
-    from knotflow.experiments.generator_report import find_data, write_report
     from knotflow.flows.io import notes
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
+    from knotflow.workflows.report import find_data, write_report
 
     path = model_file(model)
     target = results_folder(path) / "report.html" if out is None else out

@@ -17,7 +17,7 @@ from knotflow.cli.settings import ConfigOption, beside, kept
 
 if TYPE_CHECKING:
     from knotflow.flows.sampling import Sampler
-    from knotflow.physics.samples import SampleWriter
+    from knotflow.storage.samples import SampleWriter
 
 
 def sample(
@@ -67,7 +67,7 @@ def sample(
 
         knotflow sample ala2.safetensors -n 1000 --out look.pdb
     """
-    from knotflow.physics.samples import SampleWriter, check_free
+    from knotflow.storage.samples import SampleWriter, check_free
 
     check_free(out, overwrite=overwrite)
     path = model_file(model)
@@ -104,7 +104,7 @@ def sample(
 
 def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int, console: Console) -> None:
     """Draw, weigh and write, a batch at a time."""
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
 
     bar = Progress(
         TextColumn("sampling"),

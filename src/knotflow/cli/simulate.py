@@ -19,8 +19,8 @@ from knotflow.cli.settings import ConfigOption, beside, keep
 from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
-    from knotflow.physics.simulate import Progress as Step
-    from knotflow.physics.simulate import Simulation
+    from knotflow.simulation.run import Progress as Step
+    from knotflow.simulation.run import Simulation
 
 
 class Engine(StrEnum):
@@ -103,8 +103,8 @@ def simulate(
 
         knotflow simulate --config data/ala2.h5.toml --ns 16
     """
-    from knotflow.physics.engines import STEP
-    from knotflow.physics.simulate import Simulation, SimulationPlan
+    from knotflow.simulation.engines import STEP
+    from knotflow.simulation.run import Simulation, SimulationPlan
 
     output = Output(as_json=as_json, quiet=quiet)
     replicas = replicas or DEFAULT_REPLICAS[engine]
@@ -205,7 +205,7 @@ class Shown(Bars):
 
 
 def _report(output: Output, simulation: Simulation) -> None:
-    from knotflow.physics.summary import Average, summarise
+    from knotflow.simulation.summary import Average, summarise
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
     table = Table("measure", "value", title=f"{summary.n_frames:,} frames of {plan.replicas} replicas")

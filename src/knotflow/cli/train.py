@@ -13,7 +13,8 @@ from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, kept
 
 if TYPE_CHECKING:
-    from knotflow.physics import MolecularEnergy, MolecularSystem
+    from knotflow.energies import MolecularEnergy
+    from knotflow.molecules import MolecularSystem
 
 
 class PresetName(StrEnum):
@@ -147,8 +148,8 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def _energy(system: MolecularSystem) -> MolecularEnergy:
     """The force field in torch or, where that does not know a force, OpenMM's."""
-    from knotflow.physics.openmm_energy import OpenMMEnergy
-    from knotflow.physics.torch_force_field import TorchForceField
+    from knotflow.energies.openmm_energy import OpenMMEnergy
+    from knotflow.energies.torch_force_field import TorchForceField
 
     try:
         return TorchForceField(system, compiled=False)

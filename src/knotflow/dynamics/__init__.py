@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from knotflow.dynamics.ase_bridge import ase_calculator
     from knotflow.dynamics.body import Body, Bonds
     from knotflow.dynamics.chains import Chains, ChainState, Moves
-    from knotflow.dynamics.energies import CoordinateEnergy, Potential
     from knotflow.dynamics.flow_energy import FlowEnergy
+    from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
     from knotflow.dynamics.integrators import Langevin, State, Status, Verlet
-    from knotflow.dynamics.monte_carlo import FlowMonteCarlo
     from knotflow.dynamics.openmm_bridge import openmm_force
+    from knotflow.dynamics.potentials import CoordinateEnergy, Potential
     from knotflow.dynamics.protocol import DynamicsConfig, run
     from knotflow.dynamics.record import Record, from_mdtraj, to_mdtraj
     from knotflow.dynamics.score import Drift, drift
@@ -48,10 +48,10 @@ __getattr__, __dir__ = lazy_names(
         "knotflow.dynamics.ase_bridge": ["ase_calculator"],
         "knotflow.dynamics.body": ["Body", "Bonds"],
         "knotflow.dynamics.chains": ["ChainState", "Chains", "Moves"],
-        "knotflow.dynamics.energies": ["CoordinateEnergy", "Potential"],
+        "knotflow.dynamics.potentials": ["CoordinateEnergy", "Potential"],
         "knotflow.dynamics.flow_energy": ["FlowEnergy"],
         "knotflow.dynamics.integrators": ["Langevin", "State", "Status", "Verlet"],
-        "knotflow.dynamics.monte_carlo": ["FlowMonteCarlo"],
+        "knotflow.dynamics.flow_monte_carlo": ["FlowMonteCarlo"],
         "knotflow.dynamics.openmm_bridge": ["openmm_force"],
         "knotflow.dynamics.protocol": ["DynamicsConfig", "run"],
         "knotflow.dynamics.record": ["Record", "from_mdtraj", "to_mdtraj"],

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from knotflow.dynamics.flow_energy import FlowEnergy
+from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import optional
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.energy import MolecularEnergy
 
 if TYPE_CHECKING:
     from ase.calculators.calculator import Calculator

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from knotflow.physics.system import MolecularSystem
-from knotflow.physics.units import thermal_energy
+from knotflow.molecules.system import MolecularSystem
+from knotflow.molecules.units import thermal_energy
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.files import write_atomically
-from knotflow.physics.autocorrelation import autocorrelation_time
-from knotflow.physics.summary import Average
+from knotflow.simulation.summary import Average
+from knotflow.statistics.autocorrelation import autocorrelation_time
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.energy import MolecularEnergy
 from knotflow.transforms import Domain, Interval
 from knotflow.transforms.domains import rounding
 

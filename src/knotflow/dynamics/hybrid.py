@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knotflow.dynamics.body import Body
 from knotflow.dynamics.integrators import State, Verlet
-from knotflow.physics.energy import MolecularEnergy
+from knotflow.energies.energy import MolecularEnergy
 
 JITTER: Final = 0.2
 """Time steps of a trajectory are longer or shorter by up to this share, lest one fit a vibration's period."""

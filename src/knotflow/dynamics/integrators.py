@@ -19,8 +19,8 @@ from torch import Tensor
 
 from knotflow.compiled import Compiled
 from knotflow.dynamics.body import Body
-from knotflow.dynamics.energies import Potential
-from knotflow.physics.splitting import Field, baoab, verlet
+from knotflow.dynamics.potentials import Potential
+from knotflow.simulation.splitting import Field, baoab, verlet
 
 Advance = tuple[Tensor, Tensor, Tensor, Tensor]
 """Positions, velocities, forces and energies after a step."""
@@ -198,7 +198,7 @@ class Integrator(ABC):
 
 
 class Verlet(Integrator):
-    r"""Velocity Verlet (`knotflow.physics.splitting.verlet`): Newton's equations.
+    r"""Velocity Verlet (`knotflow.simulation.splitting.verlet`): Newton's equations.
 
     On an energy with two continuous derivatives the total energy stays within $O(dt^2)$ of where it began,
     for very long times; where the force jumps, every crossing leaves an error of first order.
@@ -214,7 +214,7 @@ class Verlet(Integrator):
 
 
 class Langevin(Integrator):
-    r"""Langevin dynamics at the temperature of the body (`knotflow.physics.splitting.baoab`).
+    r"""Langevin dynamics at the temperature of the body (`knotflow.simulation.splitting.baoab`).
 
     The random numbers of a step follow from the seed and the number of the step, so a state is all that is
     needed to go on with the same bits. A free body gets no momentum from the noise, and keeps none.

@@ -18,7 +18,7 @@ import torch
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.extras import optional
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.physics.units import thermal_energy
+from knotflow.molecules.units import thermal_energy
 
 if TYPE_CHECKING:
     import openmm

@@ -26,9 +26,9 @@ from knotflow.dynamics.body import Body, Bonds
 from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
 from knotflow.dynamics.record import Record, from_mdtraj, read_arrays, write_arrays
 from knotflow.dynamics.score import summary
+from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import write_atomically
-from knotflow.physics.energy import MolecularEnergy
-from knotflow.physics.system import MolecularSystem
+from knotflow.molecules.system import MolecularSystem
 
 if TYPE_CHECKING:
     import mdtraj

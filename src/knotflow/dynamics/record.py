@@ -20,7 +20,7 @@ from knotflow.files import write_atomically
 if TYPE_CHECKING:
     import mdtraj
 
-    from knotflow.physics.system import MolecularSystem
+    from knotflow.molecules.system import MolecularSystem
 
 FORMAT: Final = "knotflow-dynamics-1"
 

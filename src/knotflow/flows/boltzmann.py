@@ -37,7 +37,7 @@ class BoltzmannGenerator(nn.Module):
         coordinates: the internal coordinates.
         flow: a flow over them: bonds in nm, angles and torsions in radians, in the order of ``coordinates``.
             A torsion may live on a `Circle` of length 2π, or on a `Line` if it never turns.
-        molecule: what `knotflow.physics.MolecularSystem.plain` gives: it is kept in model files.
+        molecule: what `knotflow.molecules.MolecularSystem.plain` gives: it is kept in model files.
     """
 
     def __init__(self, coordinates: InternalCoordinates, flow: Flow, molecule: Mapping[str, Any]) -> None:

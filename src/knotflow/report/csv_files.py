@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.observations import Observed
+from knotflow.analysis.frame_table import Observed
+from knotflow.analysis.free_energy_profiles import Marginal, Profile
 from knotflow.analysis.portrait import LearnedMap, Portrait, spaced
-from knotflow.analysis.profiles import Marginal, Profile
 from knotflow.dynamics.record import Record
 from knotflow.report.verdicts import Verdict
 

@@ -12,23 +12,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.free_energy_profiles import Marginal, marginal
 from knotflow.analysis.measures import log_weights
 from knotflow.analysis.portrait import LearnedMap, Portrait, reweighted
-from knotflow.analysis.profiles import Marginal, marginal
-from knotflow.analysis.weights import normalised
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.files import write_atomically
-from knotflow.physics.summary import Average
 from knotflow.report import csv_files
 from knotflow.report import generator_plots as plots
-from knotflow.report.dynamics import EnergyPanel, draw_energies, reasons
-from knotflow.report.dynamics import number as with_error
-from knotflow.report.fields import Curve, draw_curves
+from knotflow.report.density_plots import Curve, draw_curves
+from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
+from knotflow.report.dynamics_plots import number as with_error
 from knotflow.report.molecule_view import MoleculeView, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
+from knotflow.simulation.summary import Average
+from knotflow.statistics.weights import normalised
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class GeneratorReport:
     model: str
     """Name of the model file."""
     molecule: Mapping[str, Any]
-    """What `knotflow.physics.MolecularSystem.plain` gives."""
+    """What `knotflow.molecules.MolecularSystem.plain` gives."""
     coordinates: Sequence[tuple[int, ...]]
     """The two, three or four atoms of each internal coordinate."""
     metrics: Mapping[str, Any]

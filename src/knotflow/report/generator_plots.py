@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.free_energy_profiles import Marginal, Profile, bins_for
 from knotflow.analysis.portrait import LearnedMap
-from knotflow.analysis.profiles import Marginal, Profile, bins_for
 from knotflow.report.plots import MapPanel, draw_maps, new_figure
 
 if TYPE_CHECKING:

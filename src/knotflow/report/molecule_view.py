@@ -71,7 +71,7 @@ def view_of(
     """Structures moved and turned onto the minimised structure of the molecule, its middle at the origin.
 
     Args:
-        molecule: What `knotflow.physics.MolecularSystem.plain` gives.
+        molecule: What `knotflow.molecules.MolecularSystem.plain` gives.
         positions: In nm, shape ``(frames, atoms, 3)``.
         labels: A line for each frame.
     """

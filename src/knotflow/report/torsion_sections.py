@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.estimates import blocks
+from knotflow.analysis.free_energy_profiles import Profile, profile
 from knotflow.analysis.portrait import Portrait, reweighted
-from knotflow.analysis.profiles import Profile, profile
 from knotflow.report import generator_plots as plots
 from knotflow.report.page import Picture, Section
+from knotflow.statistics.estimates import blocks
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from knotflow.physics.summary import Average
+from knotflow.simulation.summary import Average
 
 
 class Level(StrEnum):

@@ -15,14 +15,15 @@ from pydantic import Field
 from torch import Tensor
 
 from knotflow.config import Config
+from knotflow.energies import MolecularEnergy
+from knotflow.energies.energy import cut
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
-from knotflow.physics import MolecularEnergy, trajectory
-from knotflow.physics.coordinates import internal_coordinates
-from knotflow.physics.energy import cut
+from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share

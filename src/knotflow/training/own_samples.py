@@ -19,8 +19,8 @@ from knotflow.flows import Flow
 from knotflow.training.objectives import Batch
 
 if TYPE_CHECKING:
+    from knotflow.energies import MolecularEnergy
     from knotflow.flows.boltzmann import BoltzmannGenerator
-    from knotflow.physics import MolecularEnergy
 
 POOL: Final = 20_000
 """Samples drawn at a time."""

@@ -69,8 +69,8 @@ def dynamics(
         knotflow reproduce dynamics --data data/ala2.h5 --models runs/table1 --best runs/ala2
     """
     need("figure 4", *MODULES)
-    from knotflow.experiments import dynamics as experiment
-    from knotflow.experiments import dynamics_report as report
+    from knotflow.paper import figure4 as experiment
+    from knotflow.paper import figure4_report as report
 
     output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale.value]
     folder = out or Path("runs") / f"dynamics-{scale.value}"

@@ -37,7 +37,7 @@ def engines(
     Example: knotflow reproduce engines --scale smoke
     """
     from knotflow.cli.simulate import Shown
-    from knotflow.experiments import engines as experiment
+    from knotflow.paper import engines as experiment
 
     folder = out or Path("runs") / f"engines-{scale.value}"
     output = Output(as_json=as_json, quiet=quiet)

@@ -83,8 +83,8 @@ def everything(
         knotflow reproduce all --data data/ala2.h5 --table1 runs/table1 --toy2d runs/toy2d-paper
     """
     need("all tables and figures", *MODULES)
-    from knotflow.experiments import everything as experiment
-    from knotflow.experiments import everything_report as report
+    from knotflow.paper import all_page as report
+    from knotflow.paper import all_results as experiment
 
     output = Output(as_json=as_json, quiet=quiet)
     folder = out or Path("runs") / f"all-{scale.value}"

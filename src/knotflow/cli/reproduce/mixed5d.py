@@ -28,11 +28,11 @@ def mixed5d(
 ) -> None:
     """Train the default flow on two circles, two intervals and a line, with likelihood and forces.
 
-    The density is known exactly (knotflow.physics.Mixed), so the errors are those of the flow alone.
+    The density is known exactly (knotflow.energies.Mixed), so the errors are those of the flow alone.
 
     Example: knotflow reproduce mixed5d --scale smoke
     """
-    from knotflow.experiments import mixed5d as experiment
+    from knotflow.paper import mixed5d as experiment
 
     folder = out or Path("runs") / f"mixed5d-{scale.value}"
     output = Output(as_json=as_json, quiet=quiet)

@@ -73,8 +73,8 @@ def table1(
             "simulate --out FILE.h5` or with `knotflow import`."
         )
     need("Table 1", *MODULES)
-    from knotflow.experiments import table1 as experiment
-    from knotflow.experiments import table1_report as report
+    from knotflow.paper import table1 as experiment
+    from knotflow.paper import table1_report as report
 
     output = Output(as_json=as_json, quiet=quiet)
     work = experiment.SCALES[scale.value]

@@ -68,8 +68,8 @@ def toy2d(
         knotflow reproduce toy2d --scale paper --preset best
     """
     need("the rings", "plot", "train")
-    from knotflow.experiments import toy2d as experiment
-    from knotflow.experiments import toy2d_report as report
+    from knotflow.paper import toy2d as experiment
+    from knotflow.paper import toy2d_report as report
 
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")

@@ -1,0 +1,149 @@
+r"""Do two simulations sample the same distribution? Averages of many observables, each with its error bar.
+
+For averages $a, b$ with standard errors $\sigma_a, \sigma_b$ the deviation is
+$z = (a - b)/\sqrt{\sigma_a^2 + \sigma_b^2}$. If both sample the same, the $z$ of many
+observables have a root mean square of about one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.simulation.summary import Average, backbone_torsions, over_replicas
+from knotflow.storage import trajectory
+
+Floats = NDArray[np.float64]
+
+BINS: Final = 6
+"""Bins of a torsion in a two-dimensional histogram: 60 degrees each."""
+
+FEWEST: Final = 100
+"""Frames that a bin needs in both trajectories, and a tenth as many replicas, for a sound error bar."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Observables of a trajectory.
+
+    Keys: ``energy`` (kT); for bonds ``bond i-j`` (mean length, nm) and ``spread i-j`` (variance, nm²). If
+    the molecule has a backbone, of its first residue with phi and psi: ``left``, the fraction of frames
+    with phi > 0, and ``bin m,n``, the fractions in the bins of (phi, psi).
+
+    Plain dynamics does not equilibrate between phi < 0 and phi > 0. So ``right energy`` and ``right m,n`` are
+    averages over frames with phi < 0 alone, and so are those of bonds.
+    """
+
+    n_frames: int
+    n_replicas: int
+    averages: dict[str, Average]
+    counts: dict[str, tuple[int, int]]
+    """For bins: frames, and replicas that ever were in it."""
+
+
+def observe(path: str | Path) -> Ensemble:
+    """Average over a trajectory, some frames at a time."""
+    system = trajectory.open_info(path).system
+    i, j = np.array(system.bonds).T
+    columns: dict[str, list[Floats]] = {}
+    replicas = []
+    for frames in trajectory.pieces(path):
+        replicas.append(frames.replica)
+        lengths = np.linalg.norm(frames.positions[:, i].astype(np.float64) - frames.positions[:, j], axis=-1)
+        piece = {"energy": frames.energies / system.kT}
+        piece |= {f"bond {a}-{b}": lengths[:, k] for k, (a, b) in enumerate(system.bonds)}
+        torsions = backbone_torsions(system, frames.positions)
+        if torsions:
+            piece |= {"phi": torsions[0].phi, "psi": torsions[0].psi}
+        for key, value in piece.items():
+            columns.setdefault(key, []).append(value)
+    return _average({key: np.concatenate(parts) for key, parts in columns.items()}, np.concatenate(replicas))
+
+
+def _average(columns: dict[str, Floats], replica: NDArray[np.int32]) -> Ensemble:
+    right = columns["phi"] < 0 if "phi" in columns else np.ones(len(replica), dtype=bool)
+
+    def among_right(values: Floats) -> Average:
+        return over_replicas(values[right], replica[right])
+
+    averages = {
+        "energy": over_replicas(columns["energy"], replica),
+        "right energy": among_right(columns["energy"]),
+    }
+    for key, values in columns.items():
+        if key.startswith("bond"):
+            averages[key] = among_right(values)
+            averages[key.replace("bond", "spread")] = among_right((values - averages[key].mean) ** 2)
+    counts: dict[str, tuple[int, int]] = {}
+    if "phi" in columns:
+        phi, psi = columns["phi"], columns["psi"]
+        averages["left"] = over_replicas((phi > 0).astype(np.float64), replica)
+        row, column = (
+            np.floor((angle + np.pi) / (2 * np.pi) * BINS).astype(int) % BINS for angle in (phi, psi)
+        )
+        for m in range(BINS):
+            for n in range(BINS):
+                inside = (row == m) & (column == n)
+                counts[f"bin {m},{n}"] = (int(inside.sum()), len(np.unique(replica[inside])))
+                averages[f"bin {m},{n}"] = over_replicas(inside.astype(np.float64), replica)
+                if 2 * m < BINS:
+                    counts[f"right {m},{n}"] = counts[f"bin {m},{n}"]
+                    averages[f"right {m},{n}"] = among_right(inside.astype(np.float64))
+    return Ensemble(len(replica), len(np.unique(replica)), averages, counts)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two ensembles are apart, in error bars; root mean squares over several observables."""
+
+    energy: float
+    right_energy: float
+    """Of frames with phi < 0."""
+    left: float
+    """Of the fraction with phi > 0."""
+    bonds: float
+    """Of the mean lengths of bonds and their variances, in frames with phi < 0."""
+    histogram: float
+    """Of the bins of (phi, psi)."""
+    right_histogram: float
+    """Of the bins with phi < 0, as fractions of the frames with phi < 0: what plain dynamics equilibrates."""
+    n_bonds: int
+    n_bins: int
+
+
+def agreement(a: Ensemble, b: Ensemble) -> Agreement:
+    """Compare two ensembles of the same molecule."""
+
+    def z(key: str) -> float:
+        left, right = a.averages[key], b.averages[key]
+        gap, error = left.mean - right.mean, math.hypot(left.error, right.error)
+        # Without error bars there is only equality, as of a basin that neither has seen.
+        return gap / error if error > 0 else math.inf * gap if gap else 0.0
+
+    def rms(keys: list[str]) -> float:
+        return math.sqrt(sum(z(key) ** 2 for key in keys) / len(keys)) if keys else math.nan
+
+    def filled(prefix: str) -> list[str]:
+        return [
+            key
+            for key in a.counts
+            if key.startswith(prefix)
+            and all(e.counts[key][0] >= FEWEST and e.counts[key][1] >= FEWEST // 10 for e in (a, b))
+        ]
+
+    bonds = [key for key in a.averages if key.startswith(("bond", "spread"))]
+    return Agreement(
+        energy=z("energy"),
+        right_energy=z("right energy"),
+        left=z("left") if "left" in a.averages else math.nan,
+        bonds=rms(bonds),
+        histogram=rms(filled("bin")),
+        right_histogram=rms(filled("right")),
+        n_bonds=len(bonds),
+        n_bins=len(filled("bin")),
+    )

@@ -1,0 +1,111 @@
+r"""Distances between samples and data: of their energies, of their forces, and of torsions on the torus.
+
+All functions take arrays and know no file and no molecule. Weights need no normalisation; missing, all rows
+count the same. Where all weights are zero or NaN, the result is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from knotflow.energies.energy import cut
+from knotflow.extras import optional
+
+Floats = NDArray[np.float64]
+
+BINS: Final = 64
+"""Of each torsion in a histogram."""
+PSEUDO_COUNT: Final = 0.01
+"""Frames that each bin of a histogram gets beside its own, so that no logarithm is infinite."""
+HEADROOM: Final = 100.0
+"""In kT: energies of samples are cut so far above the largest of the data before they are compared."""
+
+
+def cut_energy(u: Floats) -> Floats:
+    """Energies of samples as `knotflow.energies.energy.cut` gives them."""
+    found: Floats = cut(torch.from_numpy(u)).numpy()
+    return found
+
+
+def force_error(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:
+    """Mean over atoms and directions of squared differences of forces (n, atoms, 3), for each frame: (n,)."""
+    square: Floats = ((a.astype(np.float64) - b) ** 2).mean((-2, -1))
+    return square
+
+
+def histogram(angles: Floats, weight: Floats | None = None, bins: int = BINS) -> Floats:
+    r"""Shares of $n$ pairs of angles in ``bins × bins`` equal bins of the torus, of sum one: shape (bins²,).
+
+    Each bin gets `PSEUDO_COUNT` beside its own; weights are scaled to sum to $n$ before.
+
+    Args:
+        angles: In rad, any period, shape ``(n, 2)``.
+        weight: Shape ``(n,)``.
+        bins: Along each angle.
+    """
+    place = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
+    weight = _scaled(weight, len(angles))
+    counts = np.bincount(place[:, 0] * bins + place[:, 1], weight, minlength=bins * bins) + PSEUDO_COUNT
+    shares: Floats = counts / counts.sum()
+    return shares
+
+
+def divergence(p: Floats, q: Floats) -> float:
+    r"""Kullback-Leibler divergence $\sum p \log p/q$ of shares of sum one, in nats."""
+    return float((p * np.log(p / q)).sum())
+
+
+def total_variation(p: Floats, q: Floats) -> float:
+    r"""Total variation $\frac12 \sum |p - q|$, from 0 to 1: the share that would have to move."""
+    return float(np.abs(p - q).sum() / 2)
+
+
+def energy_distance(
+    u: Floats, v: Floats, u_weight: Floats | None = None, v_weight: Floats | None = None
+) -> float:
+    r"""Wasserstein distance in kT of two sets of energies, exact: $W_2^2 = \int_0^1 (F^{-1} - G^{-1})^2$."""
+    with optional("distances", "POT", "analysis"):
+        import ot
+    square = float(
+        ot.wasserstein_1d(u, v, _scaled(u_weight, len(u)) / len(u), _scaled(v_weight, len(v)) / len(v), p=2)
+    )
+    return _root(square)
+
+
+def torus_distance(a: Floats, b: Floats) -> float:
+    r"""Wasserstein distance $W_2$ in rad of two sets of points on a torus, angles (n, d) and (m, d).
+
+    The squared distance of two points is the periodic one, $\sum_k \min(|\delta_k|, 2\pi - |\delta_k|)^2$.
+    The plan is exact, and its time grows faster than $n^2$. Finite sets are apart even if they are drawn from
+    the same distribution: compare with the distance between two sets of data.
+    """
+    with optional("distances", "POT", "analysis"):
+        import ot
+    delta = np.abs(a[:, None] - b) % (2 * np.pi)
+    cost = (np.minimum(delta, 2 * np.pi - delta) ** 2).sum(-1)
+    uniform = (np.full(len(points), 1 / len(points)) for points in (a, b))
+    return _root(float(ot.emd2(*uniform, cost, numItermax=10_000_000)))
+
+
+def capped(u: Floats, data: Floats) -> Floats:
+    """Energies cut `HEADROOM` above the largest of the data; what is not a number counts as cut."""
+    top = float(data.max()) + HEADROOM
+    return np.where(np.isfinite(u), np.minimum(u, top), top)
+
+
+def _scaled(weight: Floats | None, n: int) -> Floats:
+    """Weights of sum n; NaN if they cannot be scaled."""
+    if weight is None:
+        return np.ones(n)
+    total = weight.sum()
+    return weight * (n / total) if total > 0 else np.full(n, np.nan)
+
+
+def _root(square: float) -> float:
+    """Square root of what rounding may have made negative."""
+    return math.nan if math.isnan(square) else math.sqrt(max(0.0, square))

@@ -1,0 +1,64 @@
+r"""What integrators run on: anything that gives energies and forces of many points at once.
+
+Force fields do as they are (`knotflow.energies.OpenMMEnergy`, `knotflow.energies.TorchForceField`), and so
+does a `knotflow.dynamics.FlowEnergy`. Densities of coordinates do as a `CoordinateEnergy`.
+
+Outside of its domains a density is zero. There the energy is $+\infty$ and the force is NaN, for the points
+concerned and for no others: to integrators an infinite energy is the sign that a replica has left.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from knotflow.transforms import Domain, Interval
+
+
+class Potential(Protocol):
+    """Reduced energies and forces of points, a row for each replica."""
+
+    def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (replicas,) in kT, +∞ outside of the support; forces -du/dx of the shape of ``x``."""
+
+
+class Density(Protocol):
+    """A density on domains: a `knotflow.energies.Energy`, or a `knotflow.Flow` without context."""
+
+    domains: tuple[Domain, ...]
+
+    def energy(self, x: Tensor) -> Tensor:
+        r"""$u = -\log p$ up to a constant, shape (..., d) to (...)."""
+
+
+class CoordinateEnergy:
+    r"""A density of coordinates as a potential: rings, mixtures, a flow over a few coordinates.
+
+    Circles are left to the density: they take any number. Points outside of an interval, where
+    the formula of an energy may go on and a flow refuses, have $u = +\infty$.
+
+    Args:
+        density: energies, made of torch functions, and domains.
+    """
+
+    def __init__(self, density: Density) -> None:
+        self.density = density
+
+    def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (...) and forces (..., d) of points (..., d)."""
+        domains = self.density.domains
+        low = x.new_tensor([d.low if isinstance(d, Interval) else -math.inf for d in domains])
+        high = x.new_tensor([d.high if isinstance(d, Interval) else math.inf for d in domains])
+        middle = x.new_tensor([(d.low + d.high) / 2 for d in domains])
+        inside = ((low <= x) & (x <= high) & x.isfinite()).all(-1)
+
+        def total(x: Tensor) -> tuple[Tensor, Tensor]:
+            # Those outside are evaluated in the middle, where everything is a number.
+            u = self.density.energy(torch.where(inside[..., None], x, middle))
+            return u.sum(), u
+
+        gradient, u = torch.func.grad(total, has_aux=True)(x)
+        return torch.where(inside, u, math.inf), torch.where(inside[..., None], -gradient, math.nan)

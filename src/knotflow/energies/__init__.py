@@ -1,0 +1,35 @@
+"""Energies to sample from: densities of few coordinates, and force fields of molecules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.energies.energy import Energy, MolecularEnergy
+    from knotflow.energies.metropolis import metropolis
+    from knotflow.energies.openmm_energy import OpenMMEnergy
+    from knotflow.energies.torch_force_field import TorchForceField
+    from knotflow.energies.toy import Mixed, Rings
+
+__all__ = [
+    "Energy",
+    "Mixed",
+    "MolecularEnergy",
+    "OpenMMEnergy",
+    "Rings",
+    "TorchForceField",
+    "metropolis",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "knotflow.energies.energy": ["Energy", "MolecularEnergy"],
+        "knotflow.energies.metropolis": ["metropolis"],
+        "knotflow.energies.openmm_energy": ["OpenMMEnergy"],
+        "knotflow.energies.torch_force_field": ["TorchForceField"],
+        "knotflow.energies.toy": ["Mixed", "Rings"],
+    },
+)

@@ -1,0 +1,109 @@
+"""Random-walk Metropolis sampling of an energy, many chains at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from knotflow.energies.energy import Energy
+from knotflow.transforms import Circle, Interval
+from knotflow.transforms.base import check_count
+
+
+@torch.no_grad()
+def metropolis(
+    energy: Energy,
+    start: Tensor,
+    *,
+    steps: int,
+    keep: int,
+    step_size: float,
+    generator: torch.Generator | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Tensor, float]:
+    r"""Sample $p \propto e^{-u}$ with independent chains of random-walk Metropolis.
+
+    A step proposes $x' = x + s\,\xi$, $\xi \sim \mathcal N(0, 1)$ in every coordinate, and accepts it with
+    probability $\min(1, e^{u(x) - u(x')})$. Proposals are wrapped on a circle and rejected outside an
+    interval (the chain then counts its old state once more); on a line every point is allowed.
+
+    Args:
+        energy: What to sample.
+        start: First state of every chain, shape ``(chains, d)``; sets dtype and device.
+        steps: Steps of each chain that are thrown away.
+        keep: Further steps of each chain, whose states are kept.
+        step_size: Standard deviation $s$ of a proposal, in units of ``x``.
+        generator: Source of randomness, torch's own if missing.
+        progress: Called with the number of finished steps after every step, ``steps + keep`` times.
+
+    Returns:
+        Samples of shape ``(keep * chains, d)``, all chains at the first kept step first, and the
+        fraction of all proposals that was accepted.
+    """
+    _check(energy, start, steps, keep, step_size)
+    box = _Box(energy, start)
+    state = box.wrap(start)
+    u = energy.energy(state)
+    if not bool(torch.isfinite(u).all()):
+        raise ValueError("every chain must start where the energy is finite; move or drop the others.")
+    accepted = torch.zeros((), dtype=torch.int64, device=start.device)
+    kept = []
+    for step in range(1, steps + keep + 1):
+        noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=state.device)
+        proposal = box.wrap(state + step_size * noise)
+        inside = box.contains(proposal)
+        # Energies are asked only for points they are defined on: a chain that left stands still meanwhile.
+        proposal = torch.where(inside[:, None], proposal, state)
+        u_proposal = energy.energy(proposal)
+        chance = torch.rand(u.shape, generator=generator, dtype=u.dtype, device=u.device)
+        # Written so that a NaN energy is refused.
+        accept = inside & (chance.log() < u - u_proposal)
+        state = torch.where(accept[:, None], proposal, state)
+        u = torch.where(accept, u_proposal, u)
+        accepted += accept.sum()
+        if step > steps:
+            kept.append(state)
+        if progress is not None:
+            progress(step)
+    return torch.cat(kept), accepted.item() / (len(start) * (steps + keep))
+
+
+class _Box:
+    """The domains of an energy as tensors, to wrap and to check all chains at once."""
+
+    def __init__(self, energy: Energy, like: Tensor) -> None:
+        domains = energy.domains
+        bounded = [(d.low, d.high) if isinstance(d, Interval) else (-math.inf, math.inf) for d in domains]
+        self.low, self.high = like.new_tensor(bounded).unbind(-1)
+        self.circles = [(i, d) for i, d in enumerate(domains) if isinstance(d, Circle)]
+
+    def wrap(self, x: Tensor) -> Tensor:
+        columns = list(x.unbind(-1))
+        for i, circle in self.circles:
+            columns[i] = circle.enter(columns[i])
+        return torch.stack(columns, dim=-1) if self.circles else x
+
+    def contains(self, x: Tensor) -> Tensor:
+        return ((x >= self.low) & (x <= self.high)).all(-1)
+
+
+def _check(energy: Energy, start: Tensor, steps: int, keep: int, step_size: float) -> None:
+    check_count("steps", steps, 0)
+    check_count("keep", keep, 1)
+    if not (math.isfinite(step_size) and step_size > 0):
+        raise ValueError(f"step_size must be a positive number, got {step_size!r}.")
+    d = len(energy.domains)
+    if not torch.is_floating_point(start) or start.ndim != 2 or start.shape[1] != d or len(start) == 0:
+        raise ValueError(
+            f"start must be a floating-point tensor of shape (chains, {d}) with at least one chain, got "
+            f"{start.dtype} of shape {tuple(start.shape)}; give one point per chain."
+        )
+    outside = (~_Box(energy, start).contains(start)).sum().item()
+    if outside:
+        raise ValueError(
+            f"every chain must start inside the intervals of the energy, {outside} of {len(start)} do not; "
+            f"move them, the domains are {energy.domains}."
+        )

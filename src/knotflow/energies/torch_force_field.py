@@ -1,0 +1,382 @@
+r"""The force field of an OpenMM ``System`` as one batched torch function.
+
+Inside, positions have the shape ``(3, atoms, frames)``: frames last, so that neighbouring numbers in memory
+are the same coordinate of different frames, and every operation on atoms or pairs of atoms runs over them
+at full vector width. Pairs are a dense ``(atoms, atoms, frames)``: sums over partners are then plain sums
+over an axis, nothing is scattered.
+
+Bonded terms get their forces from autograd. Those of pairs are written out, because with Born radii
+autograd would keep some thirty arrays of pairs: with $\partial E/\partial R_i$ collected first, the force
+is one weighted sum of differences.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import cache, partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from knotflow.compiled import Compiled, Options
+from knotflow.energies.energy import MolecularEnergy
+from knotflow.energies.force_terms import BORN_OFFSET, PROBE, Born, ForceTerms, read_terms
+from knotflow.molecules.system import MolecularSystem
+
+PAIRS_AT_ONCE: Final = 64_000
+"""Pairs of atoms, over all frames of a chunk: the arrays of a chunk stay in the processor's cache."""
+
+SMALLEST_SQUARE: Final = 1e-8
+"""In nm²: pairs count as at least this far apart, so that no power of a distance overflows in float32."""
+
+TINY: Final = 1e-30
+"""Keeps square roots of squares differentiable at zero."""
+
+
+@cache
+def _threads(n: int) -> ThreadPoolExecutor:
+    """Threads that stay, since new ones would have to get their memory anew."""
+    return ThreadPoolExecutor(n, thread_name_prefix="knotflow")
+
+
+def frames_at_once(n_atoms: int, frames: int | None = None) -> int:
+    """How many frames, of so many or of any number, are best evaluated together on a CPU.
+
+    A multiple of its vector width; a chunk that is not full costs as much as a full one.
+    """
+    most = max(16, PAIRS_AT_ONCE // n_atoms**2 // 16 * 16)
+    return most if frames is None else min(most, -(-frames // 16) * 16)
+
+
+class TorchForceField(MolecularEnergy):
+    r"""The energy of a molecule in torch: bonds, angles, torsions, charges, dispersion, implicit solvent.
+
+    The terms are those of the OpenMM ``System`` of a `MolecularSystem`: ``HarmonicBondForce``,
+    ``HarmonicAngleForce``, ``PeriodicTorsionForce``, ``NonbondedForce`` without cut-off and with its
+    exceptions, and ``GBSAOBCForce``:
+
+    $$u(x) = \frac{1}{kT}\Big[\sum \tfrac{k}{2}(b - b_0)^2 + \sum \tfrac{k}{2}(\theta - \theta_0)^2
+      + \sum k\,(1 + \cos(n\varphi - \varphi_0))
+      + \sum_{i<j} \frac{k_e q_i q_j}{r_{ij}} + 4\epsilon_{ij}\Big(\frac{\sigma_{ij}^{12}}{r_{ij}^{12}}
+      - \frac{\sigma_{ij}^6}{r_{ij}^6}\Big) + G_\text{OBC}(x)\Big].$$
+
+    `energy` is made of torch functions alone: it can be differentiated twice, vectorised and compiled.
+    `energy_and_force` and `force` record no graph, take any number of frames in chunks and use a compiled
+    graph. Everything follows the dtype and the device of the positions.
+
+    Args:
+        system: The molecule.
+        compiled: Whether `energy_and_force` compiles its graph: tens of seconds at the first call for each
+            dtype, many times as fast after it.
+
+    Raises:
+        ValueError: if the system has a force of another kind, a cut-off, or constraints.
+    """
+
+    def __init__(self, system: MolecularSystem, *, compiled: bool = True) -> None:
+        self.n_atoms = system.n_atoms
+        self.temperature = system.temperature
+        self.terms = read_terms(system.openmm_system())
+        self._master = Tables.of(self.terms, system.kT)
+        self._tables: dict[tuple[torch.dtype, torch.device], Tables] = {}
+        self._graphs: dict[
+            tuple[torch.dtype, torch.device], Compiled[[Tables, Tensor], tuple[Tensor, Tensor]]
+        ] = {}
+        self._compiled = compiled
+        self.chunk = frames_at_once(self.n_atoms)
+        """Frames that `energy_and_force` takes at once."""
+
+    def tables(self, like: Tensor) -> Tables:
+        """The parameters with the dtype and on the device of a tensor."""
+        key = (like.dtype, like.device)
+        if key not in self._tables:
+            self._tables[key] = self._master.to(like)
+        return self._tables[key]
+
+    def energy(self, x: Tensor) -> Tensor:
+        self.check_positions(x)
+        columns = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0)
+        # Not remembered: inside a transform of torch.func, tensors made there are of no use outside.
+        tables = self._master.to(x)
+        return (bonded_energy(tables, columns) + pair_energy(tables, columns)[0]).reshape(x.shape[:-2])
+
+    @property
+    def compiled(self) -> bool:
+        """Whether `energy_and_force` runs compiled graphs, as far as it was called."""
+        return self._compiled and all(graph.compiled for graph in self._graphs.values())
+
+    def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.check_positions(x)
+        frames = x.detach().reshape(-1, self.n_atoms, 3)
+        energy, force = frames.new_empty(len(frames)), torch.empty_like(frames)
+        starts = list(range(0, len(frames), self.chunk))
+        if starts and (x.dtype, x.device) not in self._graphs:
+            # The first call compiles, which is not for several threads.
+            self._graphs[x.dtype, x.device] = self._new_graph(x.device)
+            self._evaluate(frames, energy, force, starts.pop())
+        evaluate = partial(self._evaluate, frames, energy, force)
+        threads = torch.get_num_threads() if x.device.type == "cpu" else 1
+        if self.compiled and threads > 1 and len(starts) > 1:
+            list(_threads(threads).map(evaluate, starts))
+        else:
+            for start in starts:
+                evaluate(start)
+        return energy.reshape(x.shape[:-2]), force.reshape(x.shape)
+
+    def _evaluate(self, frames: Tensor, energy: Tensor, force: Tensor, start: int) -> None:
+        """Energies and forces of the frames of one chunk, put into their places."""
+        part = frames[start : start + self.chunk]
+        n = len(part)
+        # One shape for all chunks, one compiled graph: the last is filled up with its last frame.
+        filled = part[torch.arange(self.chunk, device=part.device).clamp_max(n - 1)]
+        with torch.no_grad():  # a setting of the thread
+            graph = self._graphs[frames.dtype, frames.device]
+            u, f = graph(self.tables(frames), filled.permute(2, 1, 0).contiguous())
+        energy[start : start + n] = u[:n]
+        force[start : start + n] = f[..., :n].permute(2, 1, 0)
+
+    def _new_graph(self, device: torch.device) -> Compiled[[Tables, Tensor], tuple[Tensor, Tensor]]:
+        # On a CPU chunks are spread over threads, which scales better than the loops inside of a chunk. So
+        # these have one thread each, and run in a way that lets other threads run.
+        options: Options | None = {"cpp.threads": 1, "cpp_wrapper": True} if device.type == "cpu" else None
+        return Compiled(energy_and_force, task="the force field", enabled=self._compiled, options=options)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Parameters as tensors, energies divided by kT; a last axis of length one stands for the frames."""
+
+    bonds: Tensor
+    bond_lengths: Tensor
+    bond_constants: Tensor
+    angles: Tensor
+    angle_values: Tensor
+    angle_constants: Tensor
+    torsions: Tensor
+    cosines: Tensor
+    sines: Tensor
+    coulomb: Tensor
+    attraction: Tensor
+    repulsion: Tensor
+    diagonal: Tensor
+    """One on the diagonal of pairs, zero elsewhere."""
+    born: BornTables | None
+
+    @classmethod
+    def of(cls, terms: ForceTerms, kT: float) -> Tables:
+        """Make the tables of a molecule, in float64."""
+
+        def tensor(array: NDArray[np.float64], scale: float = 1.0) -> Tensor:
+            return torch.as_tensor(array * scale)[..., None]
+
+        index = torch.as_tensor
+        return cls(
+            bonds=index(terms.bonds),
+            bond_lengths=tensor(terms.bond_lengths),
+            bond_constants=tensor(terms.bond_constants, 0.5 / kT),
+            angles=index(terms.angles),
+            angle_values=tensor(terms.angle_values),
+            angle_constants=tensor(terms.angle_constants, 0.5 / kT),
+            torsions=index(terms.torsions.atoms),
+            cosines=tensor(terms.torsions.cosines, 1 / kT),
+            sines=tensor(terms.torsions.sines, 1 / kT),
+            coulomb=tensor(terms.coulomb, 1 / kT),
+            attraction=tensor(terms.attraction, 1 / kT),
+            repulsion=tensor(terms.repulsion, 1 / kT),
+            diagonal=torch.eye(terms.n_atoms, dtype=torch.float64)[..., None],
+            born=BornTables.of(terms.born, kT) if terms.born else None,
+        )
+
+    def to(self, like: Tensor) -> Tables:
+        """The same with the dtype and on the device of a tensor; indices stay whole numbers."""
+        return Tables(**{f.name: _like(getattr(self, f.name), like) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class BornTables:
+    """Parameters of the implicit solvent as tensors; a last axis of length one stands for the frames."""
+
+    size: Tensor
+    """Radius inside the integrals, less than the radius by the offset, shape (atoms, 1)."""
+    inverse_size: Tensor
+    inverse_radius: Tensor
+    reach: Tensor
+    """Scaled size of the partner, shape (1, atoms, 1)."""
+    product: Tensor
+    """Products of charges times the prefactor, zero on the diagonal, shape (atoms, atoms, 1)."""
+    self_product: Tensor
+    """Half the prefactor times the squared charge, shape (atoms, 1)."""
+    surface: Tensor
+    """Factor of the inverse sixth power of the Born radius, shape (atoms, 1)."""
+
+    @classmethod
+    def of(cls, born: Born, kT: float) -> BornTables:
+        """Make the tables of a molecule, in float64."""
+        charge, radius, scale = (torch.as_tensor(a) for a in (born.charges, born.radii, born.scales))
+        size = radius - BORN_OFFSET
+        product = born.prefactor / kT * charge[:, None] * charge
+        tables = cls(
+            size=size,
+            inverse_size=1 / size,
+            inverse_radius=1 / radius,
+            reach=(scale * size)[None],
+            product=product - product.diag().diag(),
+            self_product=product.diag() / 2,
+            surface=born.surface / kT * (radius + PROBE) ** 2 * radius**6,
+        )
+        return cls(**{f.name: getattr(tables, f.name)[..., None] for f in fields(cls)})
+
+
+def _like(value: Tensor | BornTables | None, like: Tensor) -> Any:
+    if isinstance(value, BornTables):
+        return BornTables(**{f.name: _like(getattr(value, f.name), like) for f in fields(value)})
+    if isinstance(value, Tensor):
+        return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
+    return value
+
+
+def energy_and_force(tables: Tables, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Reduced energies, shape (frames,), and forces of positions, both of shape (3, atoms, frames)."""
+
+    def total(x: Tensor) -> tuple[Tensor, Tensor]:
+        u = bonded_energy(tables, x)
+        return u.sum(), u
+
+    gradient, (_, bonded) = torch.func.grad_and_value(total, has_aux=True)(x)
+    pairs, force = pair_energy(tables, x)
+    return bonded + pairs, force - gradient
+
+
+def bonded_energy(tables: Tables, x: Tensor) -> Tensor:
+    """Bonds, angles and torsions: positions of shape (3, atoms, frames) to reduced energies (frames,)."""
+    i, j = tables.bonds
+    length = ((x[:, i] - x[:, j]).square().sum(0) + TINY).sqrt()
+    bonds = tables.bond_constants * (length - tables.bond_lengths).square()
+
+    i, j, k = tables.angles
+    a, b = x[:, i] - x[:, j], x[:, k] - x[:, j]
+    cross = torch.linalg.cross(a, b, dim=0)
+    angle = torch.atan2((cross.square().sum(0) + TINY).sqrt(), (a * b).sum(0))
+    angles = tables.angle_constants * (angle - tables.angle_values).square()
+
+    return bonds.sum(0) + angles.sum(0) + _torsion_energy(tables, x)
+
+
+def _torsion_energy(tables: Tables, x: Tensor) -> Tensor:
+    r"""Fourier series by the recurrence of $\cos n\varphi$, $\sin n\varphi$, without ever taking an angle."""
+    i, j, k, l = tables.torsions
+    a, b, c = x[:, j] - x[:, i], x[:, k] - x[:, j], x[:, l] - x[:, k]
+    m, n = torch.linalg.cross(a, b, dim=0), torch.linalg.cross(b, c, dim=0)
+    # |b| sin and cos of the torsion, both times |m| |n|.
+    s = (a * n).sum(0) * (b.square().sum(0) + TINY).sqrt()
+    t = (m * n).sum(0)
+    scale = torch.rsqrt(s * s + t * t + TINY)
+    sine, cosine = s * scale, t * scale
+    energy = tables.cosines[0].expand_as(cosine)
+    p, q = cosine, sine
+    for order in range(1, len(tables.cosines)):
+        energy = energy + tables.cosines[order] * p + tables.sines[order] * q
+        p, q = p * cosine - q * sine, q * cosine + p * sine
+    return energy.sum(0)
+
+
+def pair_energy(tables: Tables, x: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Coulomb, Lennard-Jones and solvent: reduced energies (frames,) and forces (3, atoms, frames).
+
+    With $w_{ij} = -r_{ij}^{-1}\,\partial E/\partial r_{ij}$ the force is $F_i = \sum_j w_{ij}\,(x_i - x_j)$.
+    """
+    difference = x[:, :, None] - x[:, None]
+    # The diagonal is put at a distance of one: all its factors are zero.
+    square = difference.square().sum(0).clamp_min(SMALLEST_SQUARE) * (1 - tables.diagonal) + tables.diagonal
+    inverse = torch.rsqrt(square)
+    inverse2 = inverse * inverse
+    inverse6 = inverse2 * inverse2 * inverse2
+    coulomb = tables.coulomb * inverse
+    repulsion = tables.repulsion * inverse6
+    pairs = coulomb + (repulsion - tables.attraction) * inverse6
+    weights = (coulomb + (12 * repulsion - 6 * tables.attraction) * inverse6) * inverse2
+    # Sums over one axis, components one by one: the compiler then makes one loop of all of them.
+    energy = pairs.sum(1).sum(0) / 2
+    if tables.born is not None:
+        solvent, solvent_weights = _solvent(tables.born, tables.diagonal, square, inverse)
+        energy, weights = energy + solvent, weights + solvent_weights
+    return energy, torch.stack([(weights * component).sum(1) for component in difference])
+
+
+def _solvent(born: BornTables, diagonal: Tensor, square: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Generalised Born energy and surface energy, and their share in the weights of `pair_energy`.
+
+    $G = \sum_{i<j} c_{ij} f_{ij}^{-1} + \sum_i \tfrac12 c_{ii} R_i^{-1} + s_i R_i^{-6}$ with
+    $f^2 = r^2 + R_i R_j e^{-r^2 / 4 R_i R_j}$ (Still et al. 1990) and the Born radii $R$ of `_born_radii`.
+    """
+    overlaps, slopes = _overlaps(born, diagonal, square, inverse)
+    radius, radius_slope = _born_radii(born, overlaps)
+    inverse_radius = 1 / radius
+    own = born.self_product * inverse_radius
+    surface = born.surface * inverse_radius**6
+
+    decay = torch.exp(-0.25 * square * inverse_radius[:, None] * inverse_radius)
+    inverse_f = torch.rsqrt(square + radius[:, None] * radius * decay)
+    pairs = born.product * inverse_f
+    cubed = pairs * inverse_f * inverse_f
+    energy = (pairs.sum(1) / 2 + own + surface).sum(0)
+
+    by_radius = (0.5 * cubed * decay * (radius + 0.25 * square * inverse_radius[:, None])).sum(1)
+    by_overlap = -(by_radius + (own + 6 * surface) * inverse_radius) * radius_slope
+    chain = by_overlap[:, None] * slopes
+    return energy, cubed * (1 - 0.25 * decay) - chain - chain.transpose(0, 1)
+
+
+def _overlaps(born: BornTables, diagonal: Tensor, square: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The integral over the part of atom j outside of atom i (Hawkins, Cramer, Truhlar 1996), all pairs.
+
+    With size $\rho$ of i, reach $s$ of j, $L = \max(\rho, |r - s|)$, $U = r + s$, if $\rho < U$:
+
+    $$H = \frac1L - \frac1U + \frac14\Big(r - \frac{s^2}{r}\Big)\Big(\frac1{U^2} - \frac1{L^2}\Big)
+      + \frac1{2r}\log\frac LU + 2\Big(\frac1\rho - \frac1L\Big)\,[\rho < s - r].$$
+
+    Returns:
+        The sums of $H$ over j, shape (atoms, frames), and $r^{-1}\,\mathrm d H/\mathrm d r$ of each pair.
+    """
+    size, reach = born.size[:, None], born.reach
+    r = square * inverse
+    gap = r - reach
+    far = gap.abs()
+    lower, upper = torch.maximum(size, far), r + reach
+    both = 1 / (lower * upper)
+    l, u = both * upper, both * lower
+    width = r - reach * reach * inverse
+    squares = 0.25 * (u + l) * (u - l)
+    logarithm = 0.5 * inverse * torch.log(lower * u)
+    engulfed = size < -gap
+    present = torch.where(size < upper, 1 - diagonal, 0.0)
+
+    value = (
+        l - u + width * squares + logarithm + torch.where(engulfed, 2 * (born.inverse_size[:, None] - l), 0.0)
+    )
+    lower_slope = torch.where(far > size, torch.where(gap > 0, 1.0, -1.0).to(r.dtype), 0.0)
+    l_slope = -l * l * lower_slope
+    slope = (
+        torch.where(engulfed, -l_slope, l_slope)
+        + u * u
+        + squares * (1 + reach * reach * inverse * inverse)
+        - 0.5 * width * (u * u * u + l * l_slope)
+        + inverse * (0.5 * (lower_slope * l - u) - logarithm)
+    )
+    return (value * present).sum(1), slope * present * inverse
+
+
+def _born_radii(born: BornTables, overlaps: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Born radii (Onufriev, Bashford, Case 2004, model II) and their derivatives by the overlaps.
+
+    $1/R = 1/\rho - \tanh(\Psi - 0.8\Psi^2 + 4.85\Psi^3)/r$ with $\Psi = \tfrac12\rho\sum_j H_{ij}$.
+    """
+    psi = 0.5 * born.size * overlaps
+    tanh = torch.tanh(psi * (1 + psi * (-0.8 + 4.85 * psi)))
+    radius = 1 / (born.inverse_size - tanh * born.inverse_radius)
+    slope = radius.square() * born.inverse_radius * (1 - tanh * tanh) * (1 + psi * (-1.6 + 14.55 * psi))
+    return radius, 0.5 * born.size * slope

@@ -1,0 +1,26 @@
+"""What a molecule is: its structure, its force field, its coordinates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.molecules.peptides import peptide
+    from knotflow.molecules.system import MolecularSystem, ala2, from_pdb
+
+__all__ = [
+    "MolecularSystem",
+    "ala2",
+    "from_pdb",
+    "peptide",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "knotflow.molecules.peptides": ["peptide"],
+        "knotflow.molecules.system": ["MolecularSystem", "ala2", "from_pdb"],
+    },
+)

@@ -1,0 +1,179 @@
+"""From a structure to an OpenMM ``System``: force-field files, parameters, energy minimisation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.extras import optional
+from knotflow.molecules.structure import Structure, residue_label, with_hydrogens
+
+if TYPE_CHECKING:
+    import openmm
+    from openmm import app
+
+Solvent = Literal["obc", "vacuum"]
+"""Implicit water after Onufriev, Bashford and Case; or no further file than those of the force field."""
+
+DEFAULT_FORCE_FIELD = ("amber99sbildn.xml",)
+
+SOLVENT_FILES = {
+    "amber96": "amber96_obc.xml",
+    "amber99": "amber99_obc.xml",
+    "amber03": "amber03_obc.xml",
+    "amber10": "amber10_obc.xml",
+    "": "implicit/obc2.xml",
+}
+"""Which file of OpenMM adds implicit water to a force field, by how a name of its files starts."""
+
+SOLVENT_FORCES = ("GBSAOBCForce", "CustomGBForce", "AmoebaGeneralizedKirkwoodForce")
+
+LARGE = 300
+"""Atoms above which minimising in double precision takes many seconds."""
+
+HOPELESS = 1e4
+"""In kJ/mol for each atom: no molecule is near such an energy."""
+
+
+def force_field_files(force_field: Sequence[str], solvent: Solvent) -> list[str]:
+    """The files to load: those of the force field and, for implicit water, the one that fits them.
+
+    Args:
+        force_field: Files of OpenMM by name, or your own by path. They may hold Python code, which is run.
+        solvent: ``"obc"`` or ``"vacuum"``.
+    """
+    if solvent not in get_args(Solvent):
+        raise ValueError(f"solvent must be one of {', '.join(get_args(Solvent))}, got {str(solvent)!r}.")
+    if isinstance(force_field, str) or not force_field:
+        raise ValueError(
+            f"force_field must be a list of XML files, got {force_field!r}; try {list(DEFAULT_FORCE_FIELD)}."
+        )
+    files = [str(file) for file in force_field]
+    if solvent == "obc":
+        names = [Path(file).name for file in files]
+        water = next(
+            file for start, file in SOLVENT_FILES.items() if any(name.startswith(start) for name in names)
+        )
+        files += [water] if water not in files else []
+    return files
+
+
+def load_force_field(files: Sequence[str]) -> app.ForceField:
+    """OpenMM's force field of these files.
+
+    Raises:
+        ValueError: if one is missing or cannot be used.
+    """
+    with optional("molecules", "openmm", "molecules"):
+        from openmm import app
+    try:
+        return app.ForceField(*files)
+    except Exception as error:  # of any kind: the files can even hold code
+        raise ValueError(
+            f"the force field {' + '.join(files)} cannot be loaded ({error}); expected XML files of OpenMM "
+            "such as amber99sbildn.xml, amber14-all.xml, amber03.xml or charmm36.xml, or paths of your own."
+        ) from None
+
+
+def parametrise(structure: Structure, force_field: app.ForceField) -> openmm.System:
+    """The System of a molecule in open space: all pairs of atoms interact, no coordinate is constrained.
+
+    Raises:
+        ValueError: if the force field does not know the residues as they are, or describes the solvent twice.
+    """
+    try:
+        system = _create_system(structure, force_field)
+    except Exception as error:  # OpenMM raises several kinds
+        raise ValueError(_why_no_parameters(structure, force_field, error)) from None
+    solvents = [force for force in system.getForces() if type(force).__name__ in SOLVENT_FORCES]
+    if len(solvents) > 1:
+        raise ValueError(
+            f"the files of the force field describe {len(solvents)} implicit solvents at once; choose "
+            "solvent 'vacuum' if they bring their own."
+        )
+    return system
+
+
+def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The minimum of the energy near these positions; nm, shape ``(atoms, 3)``.
+
+    Raises:
+        ValueError: if the energy is or stays far too high, as it does for atoms on top of each other.
+    """
+    with optional("molecules", "openmm", "molecules"):
+        import openmm
+        from openmm import unit
+    name = "Reference" if len(positions) <= LARGE else "CPU"
+    settings = {"DeterministicForces": "true"} if name == "CPU" else {}
+    platform = openmm.Platform.getPlatformByName(name)
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform, settings)
+    context.setPositions(positions)
+    # From a start that is infinite or NaN, the minimiser would walk about for ever.
+    if math.isfinite(energy_kj := _energy_kj(context)):
+        openmm.LocalEnergyMinimizer.minimize(context)
+        energy_kj = _energy_kj(context)
+    if not energy_kj < HOPELESS * len(positions):
+        raise ValueError(
+            f"the energy of the structure cannot be minimised, it stays at {energy_kj:.3g} kJ/mol, probably "
+            "because atoms lie on top of each other; repair the structure."
+        )
+    minimum = context.getState(getPositions=True).getPositions(asNumpy=True).value_in_unit(unit.nanometer)
+    return np.array(minimum, dtype=np.float64)
+
+
+def _energy_kj(context: openmm.Context) -> float:
+    return float(context.getState(getEnergy=True).getPotentialEnergy()._value)
+
+
+def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
+    with optional("molecules", "openmm", "molecules"):
+        from openmm import app
+    return force_field.createSystem(
+        structure.topology,
+        nonbondedMethod=app.NoCutoff,
+        constraints=None,
+        rigidWater=False,
+        removeCMMotion=False,  # it would take kinetic energy out of three coordinates of a Langevin run
+    )
+
+
+def _why_no_parameters(structure: Structure, force_field: app.ForceField, error: Exception) -> str:
+    """Find out what is wrong with a structure that a force field refuses, and say what to do."""
+    complete = with_hydrogens(structure)
+    unknown = force_field.getUnmatchedResidues(complete.topology)
+    if not unknown and force_field.getUnmatchedResidues(structure.topology):
+        missing = len(complete.positions) - len(structure.positions)
+        return (
+            f"the structure lacks {missing} hydrogen atoms; add them, or have them added with "
+            "add_hydrogens=True (--add-hydrogens on the command line)."
+        )
+    if not unknown:
+        return f"the force field cannot describe the molecule: {error}"
+    # Blame a residue without bonds before its neighbours, which are refused only for what they are bonded to.
+    bare = next((residue for residue in unknown if not any(residue.internal_bonds())), None)
+    if bare is not None:
+        return (
+            f"the force field has no parameters for {residue_label(bare)}, whose bonds are not even known; "
+            "give CONECT records for them and an XML file that describes the residue, or remove it."
+        )
+    return (
+        f"the force field has no parameters for {residue_label(unknown[0])}{_hint(complete, force_field)}; "
+        "correct names, atoms and bonds of the residue, or add an XML file that describes it."
+    )
+
+
+def _hint(structure: Structure, force_field: app.ForceField) -> str:
+    """OpenMM's guess why its templates do not fit the first residue that it does not know."""
+    try:
+        _create_system(structure, force_field)
+    except Exception as error:
+        # "No template found for residue 3 (LIG).  <guess>. <advice>.  For more information, see <address>"
+        guess = re.search(r"\)\.\s+(.*?)\.\s", str(error), re.DOTALL)
+        return f" ({guess[1]})" if guess else ""
+    return ""

@@ -1,0 +1,313 @@
+"""A molecule with its force field: all that sampling, training and analysis need to know of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.extras import optional
+from knotflow.molecules.force_field import (
+    DEFAULT_FORCE_FIELD,
+    Solvent,
+    force_field_files,
+    load_force_field,
+    minimise,
+    parametrise,
+)
+from knotflow.molecules.structure import Structure, check_one_molecule, read_pdb, with_hydrogens
+from knotflow.molecules.units import thermal_energy
+
+if TYPE_CHECKING:
+    import mdtraj
+    import openmm
+
+FORMAT = "knotflow-molecule-1"
+
+
+@dataclass(frozen=True, eq=False)
+class MolecularSystem:
+    """One flexible molecule in vacuum or implicit solvent, at a temperature.
+
+    Args:
+        name: For people: ``ala2``, the stem of a file, or a peptide sequence.
+        topology: Atoms, residues and bonds.
+        xml: The OpenMM System, serialised: it can be rebuilt without any force-field file.
+        positions: An energy-minimised structure in nm, shape ``(atoms, 3)``.
+        temperature: In K.
+        origin: How the system was made (source, force-field files, solvent ...); anything JSON can hold.
+
+    Where OpenMM is not installed, a description from elsewhere can be read and its topology, structure and
+    temperature used; its System, which was checked where it was made, waits.
+
+    Raises:
+        ValueError: if the parts do not fit together, or if not every coordinate of the System is free,
+            because of constraints, a periodic box, virtual sites or massless particles.
+    """
+
+    name: str
+    topology: mdtraj.Topology
+    xml: str
+    positions: NDArray[np.float64]
+    temperature: float
+    origin: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", np.array(self.positions, dtype=np.float64))
+        object.__setattr__(self, "temperature", float(self.temperature))
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"temperature must be a positive number of K, got {self.temperature!r}.")
+        if self.positions.shape != (self.topology.n_atoms, 3) or not np.isfinite(self.positions).all():
+            raise ValueError(
+                f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row for "
+                f"each atom of the topology, got shape {self.positions.shape}."
+            )
+        if _openmm_is_installed():
+            _check_free(self.openmm_system(), self.n_atoms)
+
+    @property
+    def n_atoms(self) -> int:
+        """Number of atoms."""
+        return len(self.positions)
+
+    @property
+    def kT(self) -> float:  # noqa: N802
+        """Thermal energy in kJ/mol."""
+        return thermal_energy(self.temperature)
+
+    @cached_property
+    def masses(self) -> NDArray[np.float64]:
+        """Masses of the atoms in amu, shape ``(atoms,)``."""
+        return _masses(self.openmm_system())
+
+    @property
+    def elements(self) -> list[str]:
+        """Symbols of the elements, one per atom."""
+        return [atom.element.symbol for atom in self.topology.atoms]
+
+    @property
+    def atomic_numbers(self) -> list[int]:
+        """Numbers of the elements, one per atom."""
+        return [atom.element.atomic_number for atom in self.topology.atoms]
+
+    @property
+    def bonds(self) -> list[tuple[int, int]]:
+        """Pairs of bonded atoms, the smaller index first, sorted."""
+        return sorted((min(a.index, b.index), max(a.index, b.index)) for a, b in self.topology.bonds)
+
+    def openmm_system(self) -> openmm.System:
+        """The OpenMM System, made anew at every call."""
+        with optional("molecules", "openmm", "molecules"):
+            import openmm
+        try:
+            return openmm.XmlSerializer.deserialize(self.xml)
+        except openmm.OpenMMException as error:
+            raise ValueError(f"xml must be a serialised OpenMM System, but cannot be read: {error}") from None
+
+    def with_temperature(self, temperature: float) -> Self:
+        """The same molecule at another temperature in K."""
+        return replace(self, temperature=temperature)
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as JSON can hold it, exactly; `parse` reads it."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "temperature": self.temperature,
+            "origin": self.origin,
+            "topology": topology_to_plain(self.topology),
+            "positions": self.positions.tolist(),
+            "xml": self.xml,
+        }
+
+    @classmethod
+    def parse(cls, plain: Mapping[str, Any]) -> Self:
+        """Rebuild a system from what `plain` gave; no force-field file is needed.
+
+        Raises:
+            ValueError: if the dictionary is not one of this format, or damaged.
+        """
+        if plain.get("format") != FORMAT:
+            raise ValueError(f"expected a molecule of format {FORMAT}, got {plain.get('format')!r}.")
+        try:
+            return cls(
+                name=plain["name"],
+                topology=topology_from_plain(plain["topology"]),
+                xml=plain["xml"],
+                positions=np.array(plain["positions"], dtype=np.float64),
+                temperature=plain["temperature"],
+                origin=dict(plain["origin"]),
+            )
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"the description of a molecule is damaged: {type(error).__name__} {error}"
+            ) from None
+
+
+def ala2(temperature: float = 300.0, solvent: bool = True) -> MolecularSystem:
+    """Alanine dipeptide, ACE-ALA-NME, 22 atoms: Amber ff99SB-ILDN, with implicit water (OBC) or in vacuum.
+
+    The torsions phi and psi are those of the atoms (4, 6, 8, 14) and (6, 8, 14, 16).
+    """
+    with resources.as_file(resources.files("knotflow.molecules") / "data" / "ala2.pdb") as path:
+        structure = read_pdb(path)
+    return assemble(
+        "ala2", structure, solvent="obc" if solvent else "vacuum", temperature=temperature, source="ala2"
+    )
+
+
+def from_pdb(
+    path: str | Path,
+    force_field: Sequence[str] = DEFAULT_FORCE_FIELD,
+    solvent: Solvent = "obc",
+    temperature: float = 300.0,
+    add_hydrogens: bool = False,
+) -> MolecularSystem:
+    """The molecule of a PDB file (of its first model, if there are several).
+
+    Args:
+        path: The file.
+        force_field: XML files of OpenMM by name or your own by path.
+        solvent: ``"obc"`` adds the implicit water that fits the force field; ``"vacuum"`` adds nothing.
+        temperature: In K.
+        add_hydrogens: Add hydrogens that are missing, as is usual at pH 7.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if it does not hold exactly one molecule, complete and known to the force field.
+    """
+    structure = read_pdb(path)
+    notes = {"source": Path(path).name}
+    if add_hydrogens:
+        structure = with_hydrogens(structure)
+        notes |= {"hydrogens": "added at pH 7"}
+    return assemble(Path(path).stem, structure, force_field, solvent, temperature, **notes)
+
+
+def assemble(
+    name: str,
+    structure: Structure,
+    force_field: Sequence[str] = DEFAULT_FORCE_FIELD,
+    solvent: Solvent = "obc",
+    temperature: float = 300.0,
+    **origin: Any,
+) -> MolecularSystem:
+    """Find the parameters of a structure, minimise its energy and put all of it together.
+
+    Args:
+        name: Of the system.
+        structure: All atoms of one molecule.
+        force_field: XML files of OpenMM by name or your own by path.
+        solvent: ``"obc"`` adds the implicit water that fits the force field; ``"vacuum"`` adds nothing.
+        temperature: In K.
+        **origin: What to note beside force field and solvent.
+    """
+    with optional("molecules", "openmm and mdtraj", "molecules"):
+        import mdtraj
+        import openmm
+    files = force_field_files(force_field, solvent)
+    system = parametrise(structure, load_force_field(files))
+    _check_free(system, len(structure.positions))
+    check_one_molecule(structure)
+    return MolecularSystem(
+        name=name,
+        topology=mdtraj.Topology.from_openmm(structure.topology),
+        xml=openmm.XmlSerializer.serialize(system),
+        positions=minimise(system, structure.positions),
+        temperature=temperature,
+        origin={**origin, "force_field": files, "solvent": str(solvent), "openmm": openmm.__version__},
+    )
+
+
+def topology_to_plain(topology: mdtraj.Topology) -> dict[str, Any]:
+    """A topology as JSON can hold it, in the layout of MDTraj's HDF5 files."""
+    return {
+        "chains": [
+            {
+                "index": chain.index,
+                "chain_id": chain.chain_id,
+                "residues": [
+                    {
+                        "index": residue.index,
+                        "name": residue.name,
+                        "resSeq": residue.resSeq,
+                        "segmentID": residue.segment_id,
+                        "atoms": [
+                            {"index": atom.index, "name": atom.name, "element": atom.element.symbol}
+                            for atom in residue.atoms
+                        ],
+                    }
+                    for residue in chain.residues
+                ],
+            }
+            for chain in topology.chains
+        ],
+        "bonds": [[a.index, b.index] for a, b in topology.bonds],
+        "bond_metadata": [
+            {"order": bond.order, "type": None if bond.type is None else repr(bond.type)}
+            for bond in topology.bonds
+        ],
+    }
+
+
+def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
+    """The topology that `topology_to_plain` described."""
+    with optional("molecules", "mdtraj", "molecules"):
+        import mdtraj
+        from mdtraj.core import topology as kinds
+    topology = mdtraj.Topology()
+    for chain_plain in plain["chains"]:
+        chain = topology.add_chain(chain_plain["chain_id"])
+        for residue_plain in chain_plain["residues"]:
+            residue = topology.add_residue(
+                residue_plain["name"], chain, residue_plain["resSeq"], residue_plain["segmentID"]
+            )
+            for atom in residue_plain["atoms"]:
+                topology.add_atom(atom["name"], mdtraj.element.get_by_symbol(atom["element"]), residue)
+    for (i, j), kind in zip(plain["bonds"], plain["bond_metadata"], strict=True):
+        bond_type = None if kind["type"] is None else getattr(kinds, kind["type"])
+        topology.add_bond(topology.atom(i), topology.atom(j), type=bond_type, order=kind["order"])
+    return topology
+
+
+def _openmm_is_installed() -> bool:
+    try:
+        import openmm  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _masses(system: openmm.System) -> NDArray[np.float64]:
+    return np.array([system.getParticleMass(i)._value for i in range(system.getNumParticles())])
+
+
+def _check_free(system: openmm.System, n_atoms: int) -> None:
+    """Refuse a System that is not made of so many free atoms in open space."""
+    particles = system.getNumParticles()
+    if particles != n_atoms:
+        raise ValueError(
+            f"the OpenMM System has {particles} particles for {n_atoms} atoms; they must be the same."
+        )
+    if system.getNumConstraints():
+        raise ValueError(
+            f"the OpenMM System has {system.getNumConstraints()} constraints, but every coordinate must be "
+            "free; make it with constraints=None and rigidWater=False, or choose another force field."
+        )
+    if any(system.isVirtualSite(i) for i in range(particles)) or not (_masses(system) > 0).all():
+        raise ValueError(
+            "the OpenMM System has virtual sites or particles without mass, but every particle must be an "
+            "atom; choose a force field without them."
+        )
+    if system.usesPeriodicBoundaryConditions():
+        raise ValueError(
+            "the OpenMM System is periodic, but only vacuum and implicit solvent are supported; make it with "
+            "nonbondedMethod=NoCutoff."
+        )

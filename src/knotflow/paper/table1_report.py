@@ -1,0 +1,223 @@
+"""Table 1 beside the paper's: as text, as Markdown, as JSON, and a picture of the seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from knotflow.files import write_atomically
+from knotflow.json_values import plain
+from knotflow.paper.table1 import MEASURES, ROWS, Result
+from knotflow.report.plots import save
+from knotflow.report.seed_plots import SeedGroup, draw_seeds
+
+PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {
+    "rq": {"nll": (-210.28, 0.05), "fme": (79.95, 92.80), "kld": (385.22, 8.05)},
+    "smooth": {"nll": (-210.87, 0.05), "fme": (1.34, 0.07), "kld": (192.57, 0.22)},
+    "smooth+fm": {"nll": (-210.25, 0.09), "fme": (0.909, 0.002), "kld": (196.85, 1.02)},
+    "bspline": {"nll": (-211.03, 0.03), "fme": (4.59, 5.11), "kld": (192.62, 0.31)},
+    "bspline+fm": {"nll": (-209.45, 1.78), "fme": (0.812, 0.345), "kld": (228.09, 54.6)},
+}
+"""Table 1 of Hong & Chun (AAAI 2023): means and two standard errors over ten repeats; to compare with."""
+PAPER_PARAMETERS: Final = {"rq": 285_497, "smooth": 314_456, "bspline": 380_982}
+"""Table 2 of the paper, by family."""
+
+TITLES: Final = {
+    "nll": "NLL",
+    "fme": "FME / 10⁴",
+    "kld": "KLD",
+    "excess": "NLL above its limit",
+    "ess": "ESS, %",
+}
+UNITS: Final = {"ess": 100.0}
+"""By what a measure is multiplied to be shown."""
+COLUMNS: Final = ("model", "trained", *TITLES.values(), "parameters", "training, s")
+BRIEF: Final = tuple(range(7))
+"""Columns that fit on a terminal."""
+NOTES: Final = (
+    "NLL (nats) and KLD (kT, without log Z) are in the paper's measure; FME is the squared error of forces, "
+    "in 10⁴ (kT/nm)². NLL above its limit is the divergence from the Boltzmann distribution to the flow, in "
+    "nats; ESS the effective sample size of reweighted samples as a share.",
+    "±: two standard errors over seeds; those of the paper over ten repeats, on other data.",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: all seeds of a model that were trained alike, or what the paper has."""
+
+    row: str
+    """A key of `ROWS`."""
+    trained: str
+    """"recipe", "as published" or "paper"."""
+    seeds: int
+    diverged: tuple[int, ...]
+    """Steps at which trainings were given up."""
+    measures: dict[str, tuple[float, float]]
+    """Mean over seeds and two standard errors, NaN with a single one."""
+    parameters: int | None
+    seconds: float | None
+    """Mean over seeds."""
+
+    def cells(self) -> list[str]:
+        """What stands under `COLUMNS`."""
+        values = [
+            number(*(UNITS.get(name, 1.0) * x for x in self.measures.get(name, (math.nan, math.nan))))
+            for name in TITLES
+        ]
+        if self.diverged and len(self.diverged) == self.seeds:
+            values[0] = f"diverged at step {', '.join(f'{step:,}' for step in self.diverged)}"
+        return [
+            ROWS[self.row].title,
+            self._how(),
+            *values,
+            "–" if self.parameters is None else f"{self.parameters:,}",
+            "–" if self.seconds is None else f"{self.seconds:,.0f}",
+        ]
+
+    def _how(self) -> str:
+        if self.trained == "paper":
+            return "paper"
+        some = f", {len(self.diverged)} diverged" if 0 < len(self.diverged) < self.seeds else ""
+        return f"{self.trained}, {self.seeds} seed{'s' if self.seeds > 1 else ''}{some}"
+
+
+def table(results: Sequence[Result]) -> list[Line]:
+    """For every model with results: as published and by our recipe, where there are such, and the paper."""
+    lines = []
+    for row in ROWS:
+        own = [line for line, _ in _groups(results) if line.row == row]
+        if own:
+            parameters = PAPER_PARAMETERS[ROWS[row].family]
+            lines += [*own, Line(row, "paper", 10, (), PAPER[row], parameters, None)]
+    return lines
+
+
+def write_report(folder: Path, results: Sequence[Result], about: Mapping[str, str | float]) -> list[Path]:
+    """Write ``table1.md``, ``table1.json`` and, with several seeds, ``seeds.png``; return what was written.
+
+    Args:
+        folder: Where.
+        results: What to report.
+        about: What all results have in common, such as the data, to be noted in both files.
+
+    Raises:
+        ValueError: if there are no results.
+    """
+    if not results:
+        raise ValueError(
+            f"{folder} holds no finished run; run: knotflow reproduce table1 --data DATA.h5 --out {folder}"
+        )
+    lines = table(results)
+    made = {
+        "table1.md": markdown(
+            lines, results, ", ".join(f"{key}: {value}" for key, value in about.items())
+        ).encode(),
+        "table1.json": _json(lines, results, about),
+    }
+    for name, content in made.items():
+        write_atomically(folder / name, content)
+    written = [folder / name for name in made]
+    if any(line.seeds > 1 for line in lines if line.trained != "paper"):
+        save(draw_seeds(seed_groups(results), expected="paper, ± two standard errors"), folder / "seeds.png")
+        written.append(folder / "seeds.png")
+    return written
+
+
+def markdown(lines: Sequence[Line], results: Sequence[Result], caption: str) -> str:
+    """The table, what its columns mean, and a table of all runs."""
+    runs = [
+        [result.task.folder, *_values(result), "–" if result.refused is None else f"{result.refused:,}"]
+        for result in results
+    ]
+    return "\n\n".join(
+        [
+            "# Table 1: alanine dipeptide",
+            caption,
+            _pipes(COLUMNS, [line.cells() for line in lines], left=2),
+            *NOTES,
+            "## Runs",
+            _pipes(("run", *TITLES.values(), "steps refused"), runs, left=1),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def seed_groups(results: Sequence[Result]) -> list[SeedGroup]:
+    """All seeds of the paper's three measures, as published above our recipe."""
+    return [
+        SeedGroup(
+            ROWS[line.row].title,
+            line.trained,
+            {
+                TITLES[name]: np.array([result.measures.get(name, math.nan) for result in members])
+                for name in PAPER[line.row]
+            },
+            {TITLES[name]: value for name, value in PAPER[line.row].items()},
+        )
+        for line, members in _groups(results)
+    ]
+
+
+def number(value: float, error: float = math.nan) -> str:
+    """Two decimals, three of what is below one, three digits of what is huge; a dash for NaN."""
+    if math.isnan(value):
+        return "–"
+    known = [x for x in (value, error) if not math.isnan(x)]
+    form = ".3g" if max(map(abs, known)) >= 1e5 else ",.3f" if abs(value) < 0.9995 else ",.2f"
+    return " ± ".join(f"{x:{form}}" for x in known)
+
+
+def _groups(results: Sequence[Result]) -> Iterator[tuple[Line, list[Result]]]:
+    """Results that differ in the seed alone, with their line of the table."""
+    for row in ROWS:
+        for published in (True, False):
+            members = [
+                result for result in results if (result.task.row, result.task.published) == (row, published)
+            ]
+            if not members:
+                continue
+            finished = [result for result in members if result.diverged is None]
+            seconds = [result.seconds for result in finished if result.seconds is not None]
+            yield (
+                Line(
+                    row,
+                    "as published" if published else "recipe",
+                    len(members),
+                    tuple(result.diverged for result in members if result.diverged is not None),
+                    {name: _spread([result.measures[name] for result in finished]) for name in MEASURES},
+                    next((result.parameters for result in finished), None),
+                    float(np.mean(seconds)) if seconds else None,
+                ),
+                members,
+            )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and two standard errors, NaN where there are too few."""
+    n = len(values)
+    error = 2 * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    return (float(np.mean(values)) if n else math.nan), error
+
+
+def _values(result: Result) -> list[str]:
+    values = [number(UNITS.get(name, 1.0) * result.measures.get(name, math.nan)) for name in TITLES]
+    if result.diverged is not None:
+        values[0] = f"diverged at step {result.diverged:,}"
+    return values
+
+
+def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """A table of Markdown; all but the first columns to the right."""
+    rule = [*["---"] * left, *["--:"] * (len(columns) - left)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows))
+
+
+def _json(lines: Sequence[Line], results: Sequence[Result], about: Mapping[str, Any]) -> bytes:
+    content = {**about, "table": [asdict(x) for x in lines], "runs": [asdict(x) for x in results]}
+    return (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,121 @@
+"""Pictures of two sets of samples of one molecule, and of how far they are apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.report.density_plots import COLORS, DASHES
+from knotflow.report.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+Floats = NDArray[np.float64]
+
+BINS: Final = 72
+"""Of each torsion in a map: 5 degrees."""
+DEPTH: Final = 8.0
+"""In kT: free energies that colours tell apart."""
+FAR: Final = 4.0
+"""Deviations, in error bars, at which colours end."""
+TICKS: Final = (-180, -90, 0, 90, 180)
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Samples of a molecule."""
+
+    name: str
+    energy: Floats
+    """In kT, shape (n,)."""
+    angles: Floats | None = None
+    """(phi, psi) in rad, shape (n, 2); None if the molecule has none."""
+
+
+def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | None = None) -> Figure:
+    """Draw free energies of (phi, psi) of both, their deviation, and both distributions of energies.
+
+    Args:
+        first: The reference.
+        second: What is compared with it.
+        deviations: Of the shares of samples in coarse bins of (phi, psi), in error bars, shape (bins, bins),
+            indexed ``[phi, psi]``; NaN where too few samples are to tell. Without angles it is left out.
+
+    Raises:
+        ValueError: if one has angles and the other has not.
+        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
+    """
+    if (first.angles is None) != (second.angles is None):
+        raise ValueError("both sets of samples need (phi, psi), or none of them.")
+    if first.angles is None or second.angles is None:
+        figure = new_figure(4.6, 3.4)
+        _draw_energies(figure.subplots(), first, second)
+        return figure
+    figure = new_figure(9.2, 7.6)
+    axes = figure.subplots(2, 2)
+    for axis, samples, angles in ((axes[0, 0], first, first.angles), (axes[0, 1], second, second.angles)):
+        image = _draw_torus(axis, free_energy(angles), cmap="viridis", vmin=0.0, vmax=DEPTH)
+        axis.set_title(f"{samples.name}: free energy", fontsize=10)
+        figure.colorbar(image, ax=axis, label="kT", extend="max")
+    if deviations is None:
+        axes[1, 0].set_axis_off()
+    else:
+        image = _draw_torus(axes[1, 0], deviations, cmap="RdBu_r", vmin=-FAR, vmax=FAR)
+        _write_numbers(axes[1, 0], deviations)
+        axes[1, 0].set_title(f"{second.name} - {first.name}, in error bars", fontsize=10)
+        figure.colorbar(image, ax=axes[1, 0], label="error bars", extend="both")
+    _draw_energies(axes[1, 1], first, second)
+    return figure
+
+
+def free_energy(angles: Floats, bins: int = BINS) -> Floats:
+    r"""$-\log$ of the share of angles (n, 2) in bins of the torus, 0 at its lowest, NaN where there are none.
+
+    Shape (bins, bins).
+    """
+    place = np.floor((angles + math.pi) / (2 * math.pi) * bins).astype(np.intp) % bins
+    counts = np.bincount(place[:, 0] * bins + place[:, 1], minlength=bins * bins).reshape(bins, bins)
+    found: Floats = np.full((bins, bins), math.nan)
+    np.log(counts.max() / np.maximum(counts, 1), out=found, where=counts > 0)
+    return found
+
+
+def _draw_torus(axis: Axes, values: Floats, **style: Any) -> AxesImage:
+    axis.set_facecolor("0.93")
+    image = axis.imshow(values.T, origin="lower", extent=(-180, 180, -180, 180), aspect="equal", **style)
+    axis.set_xticks(TICKS)
+    axis.set_yticks(TICKS)
+    axis.set_xlabel("phi, degrees")
+    axis.set_ylabel("psi, degrees")
+    return image
+
+
+def _write_numbers(axis: Axes, values: Floats) -> None:
+    bins = len(values)
+    for (i, j), value in np.ndenumerate(values):
+        if math.isfinite(value):
+            x, y = (-180 + (k + 0.5) * 360 / bins for k in (i, j))
+            color = "white" if abs(value) > 0.6 * FAR else "black"
+            axis.text(x, y, f"{value:.1f}", ha="center", va="center", fontsize=8, color=color)
+
+
+def _draw_energies(axis: Axes, first: SampleSet, second: SampleSet) -> None:
+    both = np.concatenate((first.energy, second.energy))
+    low, high = np.quantile(both, (0.0005, 0.9995)).tolist()
+    edges = np.linspace(low, high, 61)
+    for number, samples in enumerate((first, second)):
+        # As shares of all samples, also of those beyond the edges.
+        shares = np.histogram(samples.energy, edges)[0] / (len(samples.energy) * np.diff(edges))
+        axis.stairs(shares, edges, color=COLORS[number], linestyle=DASHES[number], label=samples.name)
+    axis.set_title("energies", fontsize=10)
+    axis.set_xlabel("U, kT")
+    axis.set_ylabel("density")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False)

@@ -1,0 +1,160 @@
+"""Energies over time as pictures, as in figure 4 of Hong & Chun (2023), and the drift score as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.dynamics.record import Record
+from knotflow.dynamics.score import drift
+from knotflow.report.density_plots import COLORS
+from knotflow.report.plots import check_some, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+QUANTITIES: Final = ("total", "potential", "kinetic")
+MARGIN: Final = 0.15
+"""Of the range of values, left free above and below."""
+WHOLE, BROKEN = COLORS[0], COLORS[1]
+
+
+@dataclass(frozen=True)
+class EnergyPanel:
+    """Energies of replicas over time; what comes after a replica has stopped is NaN."""
+
+    title: str
+    time: NDArray[np.float64]
+    """In ps, (records,)."""
+    potential: NDArray[np.float64]
+    """In kT, (records, replicas)."""
+    kinetic: NDArray[np.float64]
+    """In kT, (records, replicas)."""
+    broken: NDArray[np.bool_]
+    """Which replicas are broken, (replicas,)."""
+    thermostat: float = 0.0
+    """In ps: until when there was one."""
+
+    def __post_init__(self) -> None:
+        shape = (*np.shape(self.time), *np.shape(self.broken))
+        if len(shape) != 2 or np.shape(self.potential) != shape or np.shape(self.kinetic) != shape:
+            raise ValueError(
+                f"panel {self.title!r} needs energies of shape (records, replicas), time (records,) and "
+                f"broken (replicas,), got {np.shape(self.potential)}, {np.shape(self.kinetic)}, "
+                f"{np.shape(self.time)} and {np.shape(self.broken)}."
+            )
+
+    @classmethod
+    def of(cls, title: str, record: Record) -> Self:
+        """A run of dynamics."""
+        return cls(
+            title,
+            record.time,
+            record.potential,
+            record.kinetic,
+            ~drift(record).intact,
+            float(record.time[record.production]),
+        )
+
+    def energies(self, quantity: str) -> NDArray[np.float64]:
+        """One of `QUANTITIES` in kT, (records, replicas).
+
+        Potential and total energies are less the median potential at the start: energies of two models differ
+        by a constant without meaning.
+        """
+        if quantity == "kinetic":
+            return self.kinetic
+        known = self.potential[0][np.isfinite(self.potential[0])]
+        potential = self.potential - (np.median(known) if known.size else 0.0)
+        return potential if quantity == "potential" else potential + self.kinetic
+
+
+def draw_energies(panels: Sequence[EnergyPanel], quantities: Sequence[str] = QUANTITIES) -> Figure:
+    """Draw energies over time: a column for each panel, a row for each quantity, a line for each replica.
+
+    Axes of a row have the same range: that of the replicas that stay whole, in all panels. Broken ones are
+    drawn in another colour, may leave the range, and have a cross where they stop. The time with a thermostat
+    is grey.
+
+    Args:
+        panels: What to draw, from left to right.
+        quantities: Of `QUANTITIES`, from top to bottom.
+
+    Raises:
+        ValueError: if there is no panel or no quantity, or one is unknown.
+        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
+    """
+    check_some("panel", panels)
+    check_some("quantity", quantities)
+    strangers = [quantity for quantity in quantities if quantity not in QUANTITIES]
+    if strangers:
+        raise ValueError(f"quantities are {', '.join(QUANTITIES)}, got {', '.join(strangers)}.")
+    figure = new_figure(3.1 * len(panels) + 0.7, 1.9 * len(quantities) + 0.6)
+    axes = figure.subplots(len(quantities), len(panels), sharex="col", sharey="row", squeeze=False)
+    for row, quantity in zip(axes, quantities, strict=True):
+        low, high = _range(panels, quantity)
+        for axis, panel in zip(row, panels, strict=True):
+            _draw_panel(axis, panel, panel.energies(quantity), low, high)
+        row[0].set_ylim(low, high)
+        row[0].set_ylabel(f"{quantity} energy, kT")
+    for axis, panel in zip(axes[0], panels, strict=True):
+        axis.set_title(panel.title, fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("time, ps")
+    return figure
+
+
+def _draw_panel(
+    axis: Axes, panel: EnergyPanel, energies: NDArray[np.float64], low: float, high: float
+) -> None:
+    if panel.thermostat > panel.time[0]:
+        axis.axvspan(panel.time[0], panel.thermostat, color="0.9", linewidth=0)
+    for values, broken in zip(energies.T, panel.broken, strict=True):
+        color = BROKEN if broken else WHOLE
+        axis.plot(panel.time, values, color=color, linewidth=0.6, alpha=0.8)
+        known = np.flatnonzero(np.isfinite(values))
+        if known.size and known[-1] < len(values) - 1:
+            last = float(np.clip(values[known[-1]], low, high))
+            axis.plot(panel.time[known[-1]], last, color=color, marker="x", markersize=5, clip_on=False)
+    axis.set_xlim(panel.time[0], panel.time[-1])
+    axis.grid(visible=True, color="0.92")
+
+
+def _range(panels: Sequence[EnergyPanel], quantity: str) -> tuple[float, float]:
+    """Limits of an axis; if nothing stays whole, those of most values."""
+    whole = [panel.energies(quantity)[:, ~panel.broken].ravel() for panel in panels]
+    values = np.concatenate(whole)
+    values = values[np.isfinite(values)]
+    if values.size:
+        low, high = float(values.min()), float(values.max())
+    else:
+        every = np.concatenate([panel.energies(quantity).ravel() for panel in panels])
+        every = every[np.isfinite(every)]
+        low, high = np.quantile(every, [0.02, 0.9]).tolist() if every.size else (0.0, 1.0)
+    room = MARGIN * (high - low) or 1.0
+    return low - room, high + room
+
+
+def reasons(found: Mapping[str, int]) -> str:
+    """Why replicas are broken, and how many of them."""
+    return ", ".join(f"{reason} ({count})" for reason, count in found.items()) or "–"
+
+
+def number(value: float | None, error: float | None = None) -> str:
+    """With two digits of its error, or three of its own; a dash for what is not known."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if error is None or not math.isfinite(error) or error <= 0:
+        return f"{value:.3g}"
+    digits = 1 - math.floor(math.log10(error))
+    if digits <= 4:
+        return f"{value:.{max(0, digits)}f} ± {error:.{max(0, digits)}f}"
+    power = math.floor(math.log10(max(abs(value), error)))
+    digits = max(0, digits + power)
+    return f"({value / 10**power:.{digits}f} ± {error / 10**power:.{digits}f})e{power}"

@@ -1,0 +1,22 @@
+"""Molecular dynamics of many walkers, into one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.simulation.run import Simulation, SimulationPlan
+
+__all__ = [
+    "Simulation",
+    "SimulationPlan",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "knotflow.simulation.run": ["Simulation", "SimulationPlan"],
+    },
+)

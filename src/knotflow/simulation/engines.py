@@ -1,0 +1,151 @@
+r"""Langevin dynamics of many walkers, by OpenMM one after the other or by torch all at once.
+
+Both engines sample $e^{-U/kT}$ with the splitting BAOAB (Leimkuhler & Matthews 2013): half a kick, half a
+drift, friction and noise, half a drift, half a kick. OpenMM's ``LangevinMiddleIntegrator`` is the same with
+the two halves of a kick put together. A walker has a temperature of its own, so that ladders of
+temperatures need nothing more.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.energies.openmm_contexts import make_context
+from knotflow.molecules.system import MolecularSystem
+from knotflow.molecules.units import BOLTZMANN
+
+Floats = NDArray[np.float64]
+EngineName = Literal["openmm", "torch"]
+
+STEP: Final = 0.001
+"""Length of a step in ps."""
+
+FRICTION: Final = 1.0
+"""In 1/ps."""
+
+LARGEST_ENERGY: Final = 1e4
+"""In kJ/mol for each atom, some twenty times a chemical bond: beyond it a molecule has flown apart."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Walkers at one moment, in nm, ps, amu and kJ/mol."""
+
+    positions: Floats
+    """Shape (walkers, atoms, 3), centred."""
+    velocities: Floats
+    energies: Floats
+    """Potential energies, shape (walkers,)."""
+    forces: Floats
+    temperatures: Floats
+    """Of the motion, in K, from velocities in the middle of a step (those at its end are too small there by
+    the square of the step), shape (walkers,)."""
+
+
+class Engine(ABC):
+    """Moves walkers; all its randomness comes from the last `seed`."""
+
+    def __init__(self, system: MolecularSystem) -> None:
+        self.masses: Floats = system.masses
+
+    @abstractmethod
+    def seed(self, seed: int) -> None:
+        """Start the random numbers anew; a seed is positive and below 2³¹."""
+
+    @abstractmethod
+    def advance(self, positions: Floats, velocities: Floats, temperatures: Floats, steps: int) -> Snapshot:
+        """Take steps with each walker at its own temperature (K, shape (walkers,)).
+
+        Raises:
+            FloatingPointError: if a walker flew apart.
+        """
+
+    def check(self, energies: Floats) -> None:
+        """Refuse energies that no molecule has.
+
+        Raises:
+            FloatingPointError: if one is too large or not a number.
+        """
+        largest = LARGEST_ENERGY * len(self.masses)
+        if not (np.abs(energies) < largest).all():
+            raise FloatingPointError(f"an energy of {np.abs(energies).max():.2g} kJ/mol")
+
+    def thermal_velocities(self, temperatures: Floats, random: np.random.Generator) -> Floats:
+        """Draw velocities in nm/ps for walkers at temperatures in K, shape (walkers, atoms, 3)."""
+        spread = np.sqrt(BOLTZMANN * temperatures[:, None] / self.masses)
+        return spread[..., None] * random.standard_normal((*spread.shape, 3))
+
+    def centred(self, positions: Floats) -> Floats:
+        """Positions without the motion of the whole molecule, which would cost digits."""
+        weights = self.masses / self.masses.sum()
+        centre: Floats = np.einsum("a,waf->wf", weights, positions)
+        return positions - centre[:, None]
+
+    def kinetic_temperature(self, velocities: Floats) -> Floats:
+        """Temperature of the motion in K."""
+        twice: Floats = np.einsum("a,waf->w", self.masses, velocities**2)
+        temperature: Floats = twice / (velocities[0].size * BOLTZMANN)
+        return temperature
+
+
+class OpenMMEngine(Engine):
+    """Walkers one after the other in one OpenMM context.
+
+    Args:
+        system: The molecule.
+        platform: Name of the OpenMM platform.
+    """
+
+    def __init__(self, system: MolecularSystem, platform: str) -> None:
+        super().__init__(system)
+        import openmm
+
+        self._integrator = openmm.LangevinMiddleIntegrator(system.temperature, FRICTION, STEP)
+        self._context = make_context(system.xml, platform, self._integrator)
+
+    def seed(self, seed: int) -> None:
+        self._integrator.setRandomNumberSeed(seed)
+        self._context.reinitialize()
+
+    def advance(self, positions: Floats, velocities: Floats, temperatures: Floats, steps: int) -> Snapshot:
+        states = [
+            self._run(*walker, steps) for walker in zip(positions, velocities, temperatures, strict=True)
+        ]
+        x, v, u, f = (np.array(part) for part in zip(*states, strict=True))
+        self.check(u)
+        return Snapshot(self.centred(x), v, u, f, self.kinetic_temperature(v))
+
+    def _run(
+        self, x: Floats, v: Floats, temperature: float, steps: int
+    ) -> tuple[Floats, Floats, float, Floats]:
+        import openmm
+
+        self._context.setPositions(x)
+        self._context.setVelocities(v)
+        self._integrator.setTemperature(temperature)
+        try:
+            self._integrator.step(steps)
+        except openmm.OpenMMException as error:
+            raise FloatingPointError(str(error)) from None
+        state = self._context.getState(positions=True, velocities=True, energy=True, forces=True)
+        return (
+            state.getPositions(asNumpy=True)._value,
+            state.getVelocities(asNumpy=True)._value,
+            state.getPotentialEnergy()._value,
+            state.getForces(asNumpy=True)._value,
+        )
+
+
+def make_engine(name: EngineName, system: MolecularSystem, place: str) -> Engine:
+    """An engine by name; ``place`` is the OpenMM platform or the torch device."""
+    if name == "openmm":
+        return OpenMMEngine(system, place)
+    # Here, so that workers of OpenMM start without torch.
+    from knotflow.simulation.torch_engine import TorchEngine
+
+    return TorchEngine(system, place)

@@ -1,0 +1,390 @@
+"""Simulations: replicas on all cores, frames into one file, and going on where a killed run stopped."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from knotflow.config import Config
+from knotflow.energies.force_terms import read_terms
+from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
+from knotflow.files import write_atomically
+from knotflow.molecules.system import MolecularSystem
+from knotflow.simulation.engines import EngineName
+from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
+from knotflow.simulation.tempering import geometric_ladder
+from knotflow.storage import trajectory
+from knotflow.storage.trajectory import Frames
+from knotflow.workers import WorkerPool, usable_cores
+
+SPREAD_STEPS: Final = 20_000
+SPREAD_RATIO: Final = 2.0
+"""Replicas first run at so many times their temperature, to start in different basins."""
+
+EXCHANGE_STEPS: Final = 250
+"""Steps between attempts to exchange temperatures, unless frames are kept more often."""
+
+TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
+"""Steps of all walkers in a task for 22 atoms, some seconds of work; larger molecules get fewer."""
+
+GPU_WALKERS: Final = 4096
+FEWEST_TASKS: Final = 4
+"""Replicas are cut into at least so many tasks, so that all cores have something to do."""
+
+
+class SimulationPlan(Config):
+    """What to simulate.
+
+    All but ``frames`` is fixed once a file has been started; asking for more frames goes on with it.
+    """
+
+    engine: EngineName = "openmm"
+    """``openmm``, one replica after the other on each core; ``torch``, many at once."""
+    method: Literal["langevin", "tempering"] = "langevin"
+    """``langevin`` at one temperature; ``tempering``, with a ladder of temperatures for each replica."""
+    replicas: int = Field(8, ge=1)
+    """Independent simulations."""
+    frames: int = Field(1000, ge=1)
+    """Frames to keep of each replica."""
+    interval: int = Field(1000, ge=1)
+    """Steps of 1 fs from frame to frame."""
+    equilibration: int = Field(20_000, ge=1)
+    """Steps at the target temperature before the first frame."""
+    highest_temperature: float = Field(1000.0, gt=0)
+    """Top of the ladder in K, for tempering."""
+    seed: int = Field(0, ge=0)
+    """Of all random numbers."""
+
+    @model_validator(mode="after")
+    def _exchanges_fit(self) -> SimulationPlan:
+        if self.method == "tempering" and self.interval > EXCHANGE_STEPS and self.interval % EXCHANGE_STEPS:
+            raise ValueError(
+                f"tempering exchanges every {EXCHANGE_STEPS} steps, so the interval of frames must be a "
+                f"multiple of {EXCHANGE_STEPS} steps or shorter, got {self.interval}"
+            )
+        return self
+
+    def ladder(self, system: MolecularSystem) -> tuple[float, ...]:
+        """Temperatures in K, the target's first."""
+        if self.method == "langevin":
+            return (system.temperature,)
+        return geometric_ladder(system.temperature, self.highest_temperature, system.n_atoms)
+
+    def fixed(self) -> dict[str, Any]:
+        """What may not change when a run goes on."""
+        return {key: value for key, value in self.plain().items() if key != "frames"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: steps count for every walker."""
+
+    phase: str
+    steps: int
+    all_steps: int
+    nanoseconds: float
+    """Simulated and kept so far, all replicas together."""
+
+
+@dataclass
+class RunState:
+    """All that a run needs to go on, and its statistics."""
+
+    walkers: Walkers
+    block: int = 0
+    """Which block is next: 0 spreads the replicas, 1 equilibrates them, the others keep frames."""
+    frames: int = 0
+    """Frames kept of each replica."""
+    attempts: int = 0
+    round_trips: int = 0
+    tried: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    temperatures: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Of the motion, sum over the frames of each replica, in K."""
+
+    def save(self, path: Path) -> None:
+        """Write the state, completely or not at all."""
+        positions, velocities, rungs, heading = self.walkers.parts()
+        numbers = np.array([self.block, self.frames, self.attempts, self.round_trips])
+        content = io.BytesIO()
+        np.savez(
+            content,
+            positions=positions,
+            velocities=velocities,
+            rungs=rungs,
+            heading=heading,
+            numbers=numbers,
+            tried=self.tried,
+            accepted=self.accepted,
+            temperatures=self.temperatures,
+        )
+        write_atomically(path, content.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> RunState:
+        """Read a state.
+
+        Raises:
+            OSError: if it is missing or damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                parts = {name: file[name] for name in file.files}
+            walkers = Walkers(*(parts[name] for name in ("positions", "velocities", "rungs", "heading")))
+            block, frames, attempts, trips = (int(number) for number in parts["numbers"])
+            return cls(
+                walkers,
+                block,
+                frames,
+                attempts,
+                trips,
+                parts["tried"],
+                parts["accepted"],
+                parts["temperatures"],
+            )
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise OSError(
+                f"the state of the run, {path}, is missing or damaged ({error}), so it cannot go on; the "
+                "frames it made are fine, choose another --out for new ones."
+            ) from None
+
+
+class Simulation:
+    """A run and its file.
+
+    Next to the file ``name.h5`` there is ``name.h5.state``, from which a stopped or killed run goes on;
+    without it the file is complete in itself.
+
+    Args:
+        path: The HDF5 file, new or from an earlier run with the same plan.
+        system: The molecule.
+        plan: What to simulate; more frames than in the file continue it.
+        workers: Processes, by default one for each core, or one if there is a GPU.
+
+    Raises:
+        ValueError: if the file is from another plan or molecule, or the torch engine cannot do the molecule.
+        OSError: if the file or its state is damaged.
+    """
+
+    def __init__(
+        self, path: str | Path, system: MolecularSystem, plan: SimulationPlan, workers: int | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.system = system
+        self.plan = plan
+        self.ladder = plan.ladder(system)
+        if plan.engine == "torch":
+            read_terms(system.openmm_system())
+        self._workers = workers
+        self.resumed = self.path.exists()
+        self._begun_on: str | None = None
+        if self.resumed:
+            info = trajectory.open_info(self.path)
+            self._check_same(info)
+            self.system = info.system
+            self._begun_on = info.provenance.get("place")
+            self.state = RunState.load(self.state_path)
+        else:
+            groups, rungs = plan.replicas, len(self.ladder)
+            self.state = RunState(
+                Walkers.at(system.positions, groups, rungs),
+                tried=np.zeros(rungs - 1, dtype=np.int64),
+                accepted=np.zeros(rungs - 1, dtype=np.int64),
+                temperatures=np.zeros(groups),
+            )
+
+    @property
+    def state_path(self) -> Path:
+        """Where the state of the run is kept."""
+        return self.path.with_name(self.path.name + ".state")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all frames of the plan are in the file."""
+        return self.state.frames >= self.plan.frames
+
+    def run(self, progress: Callable[[Progress], None] | None = None) -> None:
+        """Simulate what is missing of the plan.
+
+        Args:
+            progress: Called after every task.
+
+        Raises:
+            ValueError: if the simulation flew apart.
+            OSError: if the file cannot be written; what it had is kept.
+        """
+        if self.finished:
+            return
+        place = self._place
+        if not self.resumed:
+            provenance = {
+                "command": "simulate",
+                "plan": self.plan.fixed(),
+                "place": place,
+                "ladder": self.ladder,
+            }
+            trajectory.create(self.path, self.system, provenance)
+            self.state.save(self.state_path)
+            self.resumed = True
+        on_gpu = place in GPU_PLATFORMS or place.startswith("cuda")
+        workers = self._workers or (1 if on_gpu else usable_cores())
+        setup = (self.plan.engine, self.system, place)
+        with (
+            trajectory.only_writer(self.path),
+            WorkerPool("knotflow.simulation.tasks:block_worker", setup, workers) as pool,
+        ):
+            while not self.finished:
+                self._run_block(pool, progress)
+
+    def _run_block(self, pool: WorkerPool, progress: Callable[[Progress], None] | None) -> None:
+        """One block of all replicas; it counts only when its frames and then the state are on disk."""
+        phase, frames, interval, temperatures = self._block()
+        shares = self._shares()
+        exchange = (
+            min(interval, EXCHANGE_STEPS) if len(self.ladder) > 1 and phase != "spreading" else interval
+        )
+        tasks = [
+            Task(
+                self.state.walkers[share],
+                temperatures,
+                frames,
+                interval,
+                exchange,
+                self.state.attempts,
+                seed=_seed(self.plan.seed, self.state.block, number),
+                thermalise=self.state.block <= 1,
+            )
+            for number, share in enumerate(shares)
+        ]
+        outcomes: dict[int, Outcome] = {}
+        replicas_done = 0
+        for number, outcome in pool.imap_unordered(tasks):
+            outcomes[number] = outcome
+            replicas_done += len(outcome.energies)
+            if progress is not None:
+                progress(self._progress(phase, replicas_done * frames * interval, replicas_done * frames))
+        done = [outcomes[number] for number in range(len(shares))]
+        self.state.walkers = Walkers.join([outcome.walkers for outcome in done])
+        self.state.block += 1
+        if phase != "spreading":
+            self.state.attempts += frames * interval // exchange
+        if phase == "sampling":
+            self._keep(done, frames)
+        self.state.save(self.state_path)
+
+    def _keep(self, done: list[Outcome], frames: int) -> None:
+        """Frames of a block into the file, replica after replica."""
+        positions, forces, energies = (
+            np.concatenate([getattr(outcome, name) for outcome in done])
+            for name in ("positions", "forces", "energies")
+        )
+        state, replicas = self.state, self.plan.replicas
+        frame = np.tile(np.arange(state.frames, state.frames + frames), replicas)
+        trajectory.append(
+            self.path,
+            Frames(
+                positions.reshape(-1, *positions.shape[2:]),
+                forces.reshape(-1, *forces.shape[2:]),
+                energies.reshape(-1),
+                np.repeat(np.arange(replicas, dtype=np.int32), frames),
+                frame,
+                np.asarray((frame + 1) * picoseconds(self.plan.interval), dtype=np.float64),
+            ),
+            at=state.frames * replicas,
+        )
+        state.frames += frames
+        state.temperatures = state.temperatures + np.concatenate([o.temperatures.sum(1) for o in done])
+        for outcome in done:
+            state.tried = state.tried + outcome.tried
+            state.accepted = state.accepted + outcome.accepted
+            state.round_trips += outcome.round_trips
+
+    def _block(self) -> tuple[str, int, int, tuple[float, ...]]:
+        """Phase, frames, steps for each of them, and temperatures of the next block."""
+        if self.state.block == 0:
+            return "spreading", 1, SPREAD_STEPS, (SPREAD_RATIO * self.system.temperature,) * len(self.ladder)
+        if self.state.block == 1:
+            return "equilibrating", 1, self.plan.equilibration, self.ladder
+        # Blocks end at multiples of their length.
+        per_block = self._frames_per_block
+        left = per_block - self.state.frames % per_block
+        return "sampling", min(left, self.plan.frames - self.state.frames), self.plan.interval, self.ladder
+
+    @cached_property
+    def _place(self) -> str:
+        """The OpenMM platform or the torch device: the one the run began on, if this machine has it.
+
+        Each has random numbers of its own, so on another the run would go on with other bits.
+        """
+        if self.plan.engine == "openmm":
+            if self._begun_on is not None and works(self._begun_on, self.system.xml):
+                return self._begun_on
+            return fastest_platform(self.system.xml, self.system.positions)
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def _shares(self) -> list[slice]:
+        """Which groups go into which task."""
+        n = self._groups_per_task
+        return [slice(start, start + n) for start in range(0, self.plan.replicas, n)]
+
+    @property
+    def _groups_per_task(self) -> int:
+        if self.plan.engine == "openmm":
+            return 1
+        from knotflow.energies.torch_force_field import frames_at_once
+
+        at_once = frames_at_once(self.system.n_atoms) if self._place == "cpu" else GPU_WALKERS
+        largest = max(1, at_once // len(self.ladder))
+        return min(largest, math.ceil(self.plan.replicas / FEWEST_TASKS)) if self._place == "cpu" else largest
+
+    @property
+    def _frames_per_block(self) -> int:
+        smaller = max(1.0, (self.system.n_atoms / 22) ** 2)
+        steps = TASK_STEPS[self.plan.engine] / smaller
+        walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
+        return max(1, round(steps / (walkers * self.plan.interval)))
+
+    def _progress(self, phase: str, steps: int, frames: int) -> Progress:
+        """How far the run is, some replicas being ahead within a block."""
+        plan, state = self.plan, self.state
+        before = [SPREAD_STEPS, plan.equilibration]
+        rungs = len(self.ladder)
+        ready = plan.replicas * (sum(before[: state.block]) + state.frames * plan.interval)
+        everything = plan.replicas * (sum(before) + plan.frames * plan.interval)
+        kept = plan.replicas * state.frames + (frames if phase == "sampling" else 0)
+        nanoseconds = kept * picoseconds(plan.interval) / 1000
+        return Progress(phase, rungs * (ready + steps), rungs * everything, nanoseconds)
+
+    def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
+        """Whether the file was begun with this plan and this molecule."""
+        recorded = info.provenance.get("plan")
+        if recorded is None:
+            raise ValueError(f"{self.path} was not made by `knotflow simulate`; choose another --out.")
+        mine = {**self.plan.fixed(), "temperature": self.system.temperature, "molecule": self.system.name}
+        theirs = {**recorded, "temperature": info.system.temperature, "molecule": info.system.name}
+        for key, value in mine.items():
+            if theirs.get(key) != value:
+                raise ValueError(
+                    f"{self.path} was begun with {key} {theirs.get(key)}, now it is {value}; choose another "
+                    f"--out, or keep {key} to go on with this file."
+                )
+        if info.system.xml != self.system.xml:
+            raise ValueError(
+                f"{self.path} was begun with another force field or order of atoms; choose another --out."
+            )
+
+
+def _seed(seed: int, block: int, task: int) -> int:
+    """A seed for each task that no other has."""
+    return int(np.random.SeedSequence([seed, block, task]).generate_state(1, np.uint64)[0])

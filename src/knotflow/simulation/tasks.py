@@ -1,0 +1,156 @@
+"""Simulations cut into blocks: what one worker does with some walkers for a while.
+
+A block starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
+worker does it, and a run that is killed repeats its last block exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.molecules.system import MolecularSystem
+from knotflow.simulation.engines import STEP, Engine, EngineName, Snapshot, make_engine
+from knotflow.simulation.tempering import Ladder
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Walkers:
+    """Groups of walkers, one on each rung of a ladder of temperatures; one rung is plain dynamics."""
+
+    positions: Floats
+    """In nm, shape (groups, rungs, atoms, 3)."""
+    velocities: Floats
+    """In nm/ps, same shape."""
+    rungs: Ints
+    """On which rung a walker is, shape (groups, rungs)."""
+    heading: Ints
+    """See `Ladder`."""
+
+    @classmethod
+    def at(cls, structure: Floats, groups: int, rungs: int) -> Walkers:
+        """All walkers at one structure, at rest."""
+        positions = np.tile(structure, (groups, rungs, 1, 1))
+        ladder = Ladder.fresh((1.0,) * rungs, groups)
+        return cls(positions, np.zeros_like(positions), ladder.rungs, ladder.heading)
+
+    def __getitem__(self, groups: slice) -> Walkers:
+        positions, velocities, rungs, heading = self.parts()
+        return Walkers(positions[groups], velocities[groups], rungs[groups], heading[groups])
+
+    def parts(self) -> tuple[Floats, Floats, Ints, Ints]:
+        """The arrays, in the order of the constructor."""
+        return self.positions, self.velocities, self.rungs, self.heading
+
+    @classmethod
+    def join(cls, some: list[Walkers]) -> Walkers:
+        """Groups of several one after the other."""
+        return cls(*(np.concatenate(parts) for parts in zip(*(w.parts() for w in some), strict=True)))
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do with walkers.
+
+    Args:
+        walkers: Where they are.
+        temperatures: Of the rungs, in K.
+        frames: How many frames to keep of each group.
+        interval: Steps from frame to frame.
+        exchange: Steps between attempts to exchange; divides the interval.
+        attempts: How many attempts there were before.
+        seed: Of all random numbers.
+        thermalise: Whether to draw new velocities first.
+    """
+
+    walkers: Walkers
+    temperatures: tuple[float, ...]
+    frames: int
+    interval: int
+    exchange: int
+    attempts: int
+    seed: int
+    thermalise: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Walkers after a task, the frames of those at the lowest temperature, and statistics.
+
+    Arrays of frames have the shape (groups, frames, ...), in nm, kJ/mol and K.
+    """
+
+    walkers: Walkers
+    positions: NDArray[np.float32]
+    forces: NDArray[np.float32]
+    energies: Floats
+    temperatures: Floats
+    tried: Ints
+    accepted: Ints
+    round_trips: int
+
+
+def block_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
+    """Target of a `WorkerPool`: an engine that does `Task` after `Task`."""
+    engine = make_engine(*setup)
+
+    def work(task: Task) -> Outcome:
+        try:
+            return run_task(engine, task)
+        except FloatingPointError as error:
+            raise ValueError(
+                f"the simulation flew apart ({error}); check the structure, or lower the highest "
+                "temperature. All frames written so far are kept."
+            ) from None
+
+    return work
+
+
+def run_task(engine: Engine, task: Task) -> Outcome:
+    """Let walkers move and exchange; keep a frame of each group's coldest walker at every interval."""
+    random = np.random.default_rng(task.seed)
+    engine.seed(int(random.integers(1, 2**31)))
+    walkers = task.walkers
+    ladder = Ladder(task.temperatures, walkers.rungs.copy(), walkers.heading.copy(), task.attempts)
+    shape = walkers.positions.shape
+    x, v = (part.reshape(-1, *shape[2:]) for part in (walkers.positions, walkers.velocities))
+    if task.thermalise:
+        v = engine.thermal_velocities(ladder.of_walkers().reshape(-1), random)
+    frames = []
+    for _ in range(task.frames):
+        for _ in range(task.interval // task.exchange):
+            now = engine.advance(x, v, ladder.of_walkers().reshape(-1), task.exchange)
+            x, v = now.positions, now.velocities
+            if len(task.temperatures) > 1:
+                rescale = ladder.exchange(now.energies.reshape(shape[:2]), random)
+                v = v * rescale.reshape(-1, 1, 1)
+        frames.append(_pick(now, ladder.at_bottom(), shape[1]))
+    positions, forces, energies, temperatures = (np.stack(part, 1) for part in zip(*frames, strict=True))
+    moved = Walkers(x.reshape(shape), v.reshape(shape), ladder.rungs, ladder.heading)
+    return Outcome(
+        moved,
+        positions.astype(np.float32),
+        forces.astype(np.float32),
+        energies,
+        temperatures,
+        ladder.tried,
+        ladder.accepted,
+        ladder.round_trips,
+    )
+
+
+def _pick(now: Snapshot, walker: Ints, rungs: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """One walker of each group."""
+    chosen = np.arange(len(walker)) * rungs + walker
+    return now.positions[chosen], now.forces[chosen], now.energies[chosen], now.temperatures[chosen]
+
+
+def picoseconds(steps: int) -> float:
+    """How long steps take in the simulated world."""
+    return steps * STEP

@@ -1,0 +1,108 @@
+r"""Parallel tempering: walkers at a ladder of temperatures, which neighbours exchange now and then.
+
+A hot walker crosses barriers that hold a cold one for long; exchanges carry what it found down the ladder,
+with the right weight, because they keep the product of all Boltzmann distributions (Sugita & Okamoto 1999).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.molecules.units import BOLTZMANN
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def geometric_ladder(lowest: float, highest: float, n_atoms: int) -> tuple[float, ...]:
+    r"""Temperatures in constant ratio, close enough that neighbours exchange in about half of the attempts.
+
+    Potential energies of $3N - 6$ nearly harmonic coordinates spread by $\sqrt{(3N - 6)/2}\,kT$; neighbours
+    overlap well if their inverse temperatures differ by about the inverse of that number of $kT$.
+
+    Raises:
+        ValueError: if the temperatures are not positive and increasing.
+    """
+    if not 0 < lowest < highest < math.inf:
+        raise ValueError(
+            f"the highest temperature of a ladder must be above the lowest, {lowest:g} K, got {highest:g} K; "
+            "raise it."
+        )
+    spread = math.sqrt(max(1, 3 * n_atoms - 6) / 2)
+    steps = max(1, math.ceil(math.log(highest / lowest) * spread))
+    return (*(lowest * (highest / lowest) ** (i / steps) for i in range(steps)), highest)
+
+
+class Ladder:
+    """Which walker is on which rung, and how they exchange.
+
+    Args:
+        temperatures: In K, from the target's upwards.
+        rungs: Rung of each walker, shape (groups, rungs): each row a permutation.
+        heading: +1 for walkers that came from the bottom last, -1 from the top, 0 from neither; same shape.
+        attempts: How many rounds of exchanges there were, which says whose turn it is.
+    """
+
+    def __init__(self, temperatures: tuple[float, ...], rungs: Ints, heading: Ints, attempts: int) -> None:
+        self.temperatures = np.array(temperatures)
+        self.rungs = rungs
+        self.heading = heading
+        self.attempts = attempts
+        pairs = max(0, len(temperatures) - 1)
+        self.tried = np.zeros(pairs, dtype=np.int64)
+        self.accepted = np.zeros(pairs, dtype=np.int64)
+        self.round_trips = 0
+
+    @classmethod
+    def fresh(cls, temperatures: tuple[float, ...], groups: int) -> Ladder:
+        """Every walker on its own rung."""
+        rungs = np.tile(np.arange(len(temperatures), dtype=np.int64), (groups, 1))
+        return cls(temperatures, rungs, (rungs == 0).astype(np.int64), 0)
+
+    def of_walkers(self) -> Floats:
+        """Temperature of each walker, shape (groups, rungs)."""
+        return self.temperatures[self.rungs]
+
+    def at_bottom(self) -> Ints:
+        """Which walker of each group is at the target temperature, shape (groups,)."""
+        walkers: Ints = self.rungs.argmin(axis=1)
+        return walkers
+
+    def exchange(self, energies: Floats, random: np.random.Generator) -> Floats:
+        r"""Try to exchange neighbours, even and odd pairs in turn.
+
+        Walkers at temperatures $T_i, T_j$ with energies $U_i, U_j$ exchange with probability
+        $\min(1, e^{(1/kT_i - 1/kT_j)(U_i - U_j)})$.
+
+        Args:
+            energies: Potential energies in kJ/mol, shape (groups, rungs) by walker.
+            random: Source of randomness.
+
+        Returns:
+            What the velocities of each walker are to be multiplied with, shape (groups, rungs).
+        """
+        before = self.of_walkers()
+        beta = 1 / (BOLTZMANN * self.temperatures)
+        walker_on = np.argsort(self.rungs, axis=1)
+        rows = np.arange(len(self.rungs))
+        for low in range(self.attempts % 2, len(beta) - 1, 2):
+            a, b = walker_on[:, low], walker_on[:, low + 1]
+            gain = (beta[low] - beta[low + 1]) * (energies[rows, a] - energies[rows, b])
+            swap = np.log(random.random(len(rows))) < gain
+            self.rungs[rows[swap], a[swap]] += 1
+            self.rungs[rows[swap], b[swap]] -= 1
+            self.tried[low] += len(rows)
+            self.accepted[low] += int(swap.sum())
+        self.attempts += 1
+        self._count_trips()
+        return np.sqrt(self.of_walkers() / before)
+
+    def _count_trips(self) -> None:
+        """A round trip: from the bottom to the top and back."""
+        bottom, top = self.rungs == 0, self.rungs == len(self.temperatures) - 1
+        self.round_trips += int((bottom & (self.heading == -1)).sum())
+        self.heading[bottom] = 1
+        self.heading[top & (self.heading == 1)] = -1

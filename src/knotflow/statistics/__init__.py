@@ -1,0 +1,1 @@
+"""Numbers with error bars, weights and memory of samples: arrays in, numbers out."""

@@ -1,0 +1,1 @@
+"""Files of frames: trajectories, samples, and what other programs write."""

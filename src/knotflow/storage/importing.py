@@ -1,0 +1,220 @@
+"""From frames of other programs to a trajectory file: checked, numbered, with energies and forces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from knotflow.energies.energy import MolecularEnergy
+from knotflow.molecules.system import MolecularSystem
+from knotflow.storage import trajectory
+from knotflow.storage.other_programs import ForeignFrames, count_frames, read_frames
+from knotflow.storage.trajectory import Frames
+
+ATOMS_AT_ONCE: Final = 50_000
+"""Atoms of all frames in a piece: bounds memory, and the time from one sign of progress to the next."""
+
+SAMPLES: Final = 100
+"""Frames, spread over all of them, whose given energies and forces are compared with our own."""
+
+ENERGY_TOLERANCE: Final = 0.5
+FORCE_TOLERANCE: Final = 1e-3
+"""In kJ/mol, and relative to the root mean square of the forces: positions rounded to float32 change the
+energy of a peptide by some 1e-3 kJ/mol and its forces by 1e-5; another force field, unit or order of atoms
+changes both by far more than this."""
+
+
+def total_frames(sources: Sequence[Path]) -> int | None:
+    """Number of frames in all files, or None if only reading would tell."""
+    counts = [count_frames(path) for path in sources]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def convert(
+    sources: Sequence[Path],
+    system: MolecularSystem,
+    energy: MolecularEnergy,
+    out: Path,
+    *,
+    topology: Path | None = None,
+    stride: int = 1,
+    provenance: dict[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda read: None,
+) -> int:
+    """Write the frames of other programs into a trajectory file, which appears when it is complete.
+
+    Every file becomes a replica, or several if it numbers its segments. Energies and forces are computed
+    where they are missing; of those given, a sample is checked.
+
+    Args:
+        sources: Files, as `read_frames` wants them.
+        system: The molecule.
+        energy: Of this molecule.
+        out: The new file, which must not exist.
+        topology: Names and elements of the atoms, for formats without.
+        stride: Of every segment, keep frames 0, ``stride``, ``2 * stride`` ...
+        provenance: To be stored in the file.
+        progress: Called with the number of frames read so far.
+
+    Returns:
+        How many frames were kept.
+
+    Raises:
+        ValueError: if frames are damaged, or not of this molecule and force field.
+        OSError: if a file is missing or ``out`` exists.
+    """
+    if stride < 1:
+        raise ValueError(f"stride must be at least 1, got {stride}.")
+    if out.exists():
+        raise FileExistsError(f"{out} exists already; remove it or choose another name.")
+    part = out.with_name(f".{out.name}.part")
+    notes = {**(provenance or {}), "sources": [str(path) for path in sources], "stride": stride}
+    with trajectory.only_writer(out):
+        part.unlink(missing_ok=True)  # of an import that was killed
+        try:
+            trajectory.create(part, system, notes)
+            n_frames = 0
+            for frames in _checked(sources, system, energy, topology, stride, progress):
+                _append(part, out, frames, n_frames)
+                n_frames += len(frames)
+            if n_frames == 0:
+                raise ValueError(f"there are no frames in {', '.join(map(str, sources))}.")
+            part.replace(out)
+        finally:
+            part.unlink(missing_ok=True)
+    return n_frames
+
+
+def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
+    try:
+        trajectory.append(part, frames, at)
+    except OSError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise OSError(
+            f"{out} could not be written ({reason}) and is not there; free some space, then run the same "
+            "command again."
+        ) from error
+
+
+def _checked(
+    sources: Sequence[Path],
+    system: MolecularSystem,
+    energy: MolecularEnergy,
+    topology: Path | None,
+    stride: int,
+    progress: Callable[[int], None],
+) -> Iterator[Frames]:
+    """All frames to be kept, in pieces, complete and numbered."""
+    check_every = max(1, (total_frames(sources) or 0) // (stride * SAMPLES))
+    rows_at_once = max(16, ATOMS_AT_ONCE // system.n_atoms)
+    seen: Counter[int] = Counter()
+    n_read = n_kept = 0
+    for path in sources:
+        first_replica = max(seen, default=-1) + 1
+        for found in read_frames(path, system, topology, rows_at_once):
+            _check_geometry(path, found, system)
+            replica = first_replica + found.segment
+            number = _running_numbers(replica, seen)
+            keep = number % stride == 0
+            kept = found[keep]
+            if len(kept):
+                sample = slice(-n_kept % check_every, None, check_every)
+                energies, forces = _energies_and_forces(path, kept, system, energy, sample)
+                time = number[keep] if kept.time is None else kept.time  # 1 ps a frame for want of a clock
+                yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
+            n_kept += len(kept)
+            n_read += len(found)
+            progress(n_read)
+
+
+def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[np.int64]:
+    """The number of each frame within its replica, if so many of it have been seen before; counts on."""
+    number = np.empty_like(replica)
+    for which in np.unique(replica).tolist():
+        rows = np.flatnonzero(replica == which)
+        number[rows] = seen[which] + np.arange(len(rows))
+        seen[which] += len(rows)
+    return number
+
+
+def _energies_and_forces(
+    path: Path, found: ForeignFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours."""
+    energies, forces = found.energies, found.forces
+    for name, values in (("energies", energies), ("forces", forces)):
+        if values is not None:
+            _check_finite(path, found, name, values)
+    some = found if energies is None or forces is None else found[sample]
+    u, f = energy.energy_and_force(torch.from_numpy(some.positions.astype(np.float64)))
+    our_energies, our_forces = u.numpy() * system.kT, f.numpy() * system.kT
+    _check_finite(path, some, "energies", our_energies)
+    _check_finite(path, some, "forces", our_forces)
+    if energies is not None:
+        _check_energies(path, some.row, some.energies, our_energies)
+    if forces is not None:
+        _check_forces(path, some.row, some.forces, our_forces)
+    return our_energies if energies is None else energies, our_forces if forces is None else forces
+
+
+def _check_energies(path: Path, row: NDArray[Any], theirs: Any, ours: NDArray[np.float64]) -> None:
+    wrong = np.flatnonzero(np.abs(theirs - ours) > ENERGY_TOLERANCE)
+    if len(wrong):
+        i = wrong[0]
+        what = f"the energy {theirs[i]:.6g} kJ/mol, but ours is {ours[i]:.6g} kJ/mol"
+        raise _mismatch(path, row[i], what)
+
+
+def _check_forces(path: Path, row: NDArray[Any], theirs: Any, ours: NDArray[np.float64]) -> None:
+    error = np.sqrt(((theirs - ours) ** 2).mean((1, 2)) / (ours**2).mean((1, 2)))
+    wrong = np.flatnonzero(error > FORCE_TOLERANCE)
+    if len(wrong):
+        i = wrong[0]
+        raise _mismatch(path, row[i], f"forces that differ from ours by {100 * error[i]:.2g} %")
+
+
+def _mismatch(path: Path, row: int, what: str) -> ValueError:
+    return ValueError(
+        f"{path}: frame {row} has {what}; check molecule, force field, solvent, units (kJ/mol, nm) and the "
+        "order of the atoms, or leave energies and forces out to have them computed."
+    )
+
+
+def _check_geometry(path: Path, found: ForeignFrames, system: MolecularSystem) -> None:
+    """Refuse positions that are no numbers, and bonds of lengths that bonds do not have."""
+    _check_finite(path, found, "positions", found.positions)
+    i, j = np.array(system.bonds).T
+    usual = np.linalg.norm(system.positions[i] - system.positions[j], axis=-1)
+    length = np.linalg.norm(found.positions[:, i] - found.positions[:, j], axis=-1)
+    ratio = length / usual
+    wrong = np.argwhere((ratio < 0.5) | (ratio > 2))
+    if not len(wrong):
+        return
+    frame, bond = wrong[0]
+    typical = float(np.median(ratio[frame]))
+    if 5 < typical < 20 or 0.05 < typical < 0.2:
+        hint = (
+            f"all bonds are about {typical:.2g} times as long as usual, so the unit may be wrong (nm, not Å)"
+        )
+    else:
+        hint = "the order of the atoms may be wrong, or a periodic box cut the molecule"
+    atoms = [str(system.topology.atom(atom)) for atom in (i[bond], j[bond])]
+    raise ValueError(
+        f"{path}: the bond from {atoms[0]} to {atoms[1]} in frame {found.row[frame]} is "
+        f"{length[frame, bond]:.3g} nm long, usually {usual[bond]:.3g} nm; {hint}."
+    )
+
+
+def _check_finite(path: Path, found: ForeignFrames, name: str, values: NDArray[Any]) -> None:
+    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+    if len(wrong):
+        raise ValueError(
+            f"{path}: frame {found.row[wrong[0]]} has {name} that are no finite numbers; leave such frames "
+            "out."
+        )

@@ -1,0 +1,256 @@
+"""Frames made by other programs: any trajectory that mdtraj reads, or arrays in an ``.npz`` file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knotflow.extras import optional
+from knotflow.molecules.structure import PLACEHOLDER_CELL
+from knotflow.molecules.system import MolecularSystem
+from knotflow.storage import trajectory
+
+if TYPE_CHECKING:
+    import mdtraj
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignFrames:
+    """Frames as they were found, in the units of our files; times, energies and forces may be missing.
+
+    Args:
+        row: Number of the frame in its file, shape ``(n,)``.
+        segment: Which trajectory of the file the frame belongs to, shape ``(n,)``.
+        positions: In nm, shape ``(n, atoms, 3)``.
+        time: In ps, shape ``(n,)``.
+        energies: In kJ/mol, shape ``(n,)``.
+        forces: In kJ/mol/nm, shape ``(n, atoms, 3)``.
+    """
+
+    row: NDArray[np.int64]
+    segment: NDArray[np.int64]
+    positions: NDArray[Any]
+    time: NDArray[Any] | None = None
+    energies: NDArray[Any] | None = None
+    forces: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> ForeignFrames:
+        """Some of the frames."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value[rows] for name, value in values.items() if value is not None})
+
+
+def count_frames(path: Path) -> int | None:
+    """Number of frames in a file, or None if only reading would tell."""
+    if path.suffix == ".npz":
+        with _npz_arrays(path) as arrays:
+            return arrays["positions"].shape[0]
+    with optional("trajectories", "mdtraj", "molecules"):
+        import mdtraj
+    try:
+        with mdtraj.open(str(path)) as file:
+            return len(file)
+    except Exception:  # not every format can tell; what is wrong with a file is said when it is read
+        return None
+
+
+def read_frames(
+    path: Path, system: MolecularSystem, topology: Path | None, rows: int
+) -> Iterator[ForeignFrames]:
+    """All frames of a file, at most so many rows at a time.
+
+    Args:
+        path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and perhaps ``forces`` in
+            kJ/mol/nm, ``energies`` in kJ/mol, ``time`` in ps and ``segment`` (whole numbers, one for each
+            independent trajectory); or what mdtraj reads.
+        system: The molecule: atoms must be in its order.
+        topology: File with names and elements of the atoms, for formats without; by default, they are taken
+            for those of the molecule.
+        rows: Frames at a time.
+
+    Raises:
+        ValueError: if the file cannot be read or is not of this molecule.
+        OSError: if it is missing.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    if topology is not None:
+        _check_atoms(topology, _read_topology(topology), system)
+    if path.suffix == ".npz":
+        yield from _read_npz(path, system, rows)
+    else:
+        yield from _read_mdtraj(path, system, rows)
+
+
+def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[ForeignFrames]:
+    with _npz_arrays(path) as arrays:
+        _check_arrays(path, arrays, system)
+        total = arrays["positions"].shape[0]
+        for start in range(0, total, rows):
+            n = min(rows, total - start)
+            try:
+                found = {name: array.read(n) for name, array in arrays.items()}
+            except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+                raise _unreadable(path, error, "as an .npz file") from None
+            row = np.arange(start, start + n)
+            segment = found.get("segment", np.zeros(n)).astype(np.int64)
+            if segment.min() < 0 or segment.max() > np.iinfo(np.int32).max:
+                raise ValueError(f"{path}: segment must hold numbers from 0 to 2^31 - 1, got others.")
+            yield ForeignFrames(
+                row=row,
+                segment=segment,
+                positions=found["positions"],
+                time=found.get("time"),
+                energies=found.get("energies"),
+                forces=found.get("forces"),
+            )
+
+
+@dataclass(frozen=True)
+class _NpzArray:
+    """One array of an ``.npz`` file, read row by row."""
+
+    stream: IO[bytes]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read(self, n: int) -> NDArray[Any]:
+        size = n * int(np.prod(self.shape[1:], dtype=int))
+        content = self.stream.read(size * self.dtype.itemsize)
+        return np.frombuffer(content, self.dtype, count=size).reshape(n, *self.shape[1:])
+
+
+@contextmanager
+def _npz_arrays(path: Path) -> Iterator[dict[str, _NpzArray]]:
+    """The arrays of an ``.npz`` file that we know; `numpy.load` would read each of them as a whole."""
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            arrays = {}
+            for name in ("positions", "forces", "energies", "time", "segment"):
+                if f"{name}.npy" in archive.namelist():
+                    stream = stack.enter_context(archive.open(f"{name}.npy"))
+                    header = {
+                        (1, 0): np.lib.format.read_array_header_1_0,
+                        (2, 0): np.lib.format.read_array_header_2_0,
+                    }[np.lib.format.read_magic(stream)]
+                    shape, by_columns, dtype = header(stream)
+                    if by_columns or dtype.hasobject:
+                        raise ValueError(f"{name} must be an array of plain numbers in C order")
+                    arrays[name] = _NpzArray(stream, shape, dtype)
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
+            raise _unreadable(path, error, "as an .npz file") from None
+        if "positions" not in arrays:
+            raise ValueError(
+                f"{path} has no array 'positions'; expected positions in nm of shape (frames, atoms, 3)."
+            )
+        yield arrays
+
+
+def _check_arrays(path: Path, arrays: dict[str, _NpzArray], system: MolecularSystem) -> None:
+    n_frames = arrays["positions"].shape[:1]
+    shapes = {name: n_frames for name in arrays} | {
+        name: (*n_frames, system.n_atoms, 3) for name in ("positions", "forces") if name in arrays
+    }
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise ValueError(
+                f"{path}: {name} must have shape {shapes[name]} for the {system.n_atoms} atoms of "
+                f"{system.name}, got {array.shape}; is this the right molecule?"
+            )
+        kind, expected = ("iu", "whole") if name == "segment" else ("f", "floating-point")
+        if array.dtype.kind not in kind:
+            raise ValueError(f"{path}: {name} must hold {expected} numbers, got {array.dtype}.")
+
+
+def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[ForeignFrames]:
+    with optional("trajectories", "mdtraj", "molecules"):
+        import mdtraj
+    if path.suffix in (".h5", ".hdf5"):
+        _check_not_ours(path)
+    # Formats that know their atoms do not look at this topology.
+    pieces = mdtraj.iterload(str(path), chunk=rows, top=system.topology)
+    start = 0
+    while True:
+        try:
+            piece = next(pieces, None)
+        except Exception as error:  # mdtraj raises whatever it stumbles upon
+            kind = f"as a trajectory of the {system.n_atoms} atoms of {system.name}"
+            raise _unreadable(path, error, kind) from None
+        if piece is None:
+            return
+        _check_atoms(path, piece.topology, system)
+        _check_no_cell(path, piece)
+        row = np.arange(start, start + len(piece))
+        yield ForeignFrames(row=row, segment=np.zeros_like(row), positions=piece.xyz, time=piece.time)
+        start += len(piece)
+
+
+def _check_not_ours(path: Path) -> None:
+    """Refuse our own files: mdtraj would make one replica of all."""
+    try:
+        trajectory.open_info(path)
+    except ValueError:
+        return
+    raise ValueError(f"{path} is a trajectory of knotflow already; use it as it is.")
+
+
+def _read_topology(path: Path) -> mdtraj.Topology:
+    with optional("trajectories", "mdtraj", "molecules"):
+        import mdtraj
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no topology {path}.")
+    try:
+        return mdtraj.load_topology(str(path))
+    except Exception as error:  # mdtraj raises whatever it stumbles upon
+        raise _unreadable(path, error, "as a topology") from None
+
+
+def _check_atoms(path: Path, found: mdtraj.Topology, system: MolecularSystem) -> None:
+    """Refuse atoms in another order.
+
+    Names follow several conventions, so one that the molecule does not know is no reason to refuse, but an
+    element that differs is, and a name that belongs to another atom of the residue.
+    """
+    if found.n_atoms != system.n_atoms:
+        raise ValueError(
+            f"{path} has {found.n_atoms} atoms, but {system.name} has {system.n_atoms}; is this the right "
+            "molecule, with all hydrogens and without solvent?"
+        )
+    for theirs, ours in zip(found.atoms, system.topology.atoms, strict=True):
+        others = {atom.name for atom in ours.residue.atoms if atom is not ours}
+        exchanged = theirs.name != ours.name and theirs.name in others
+        element = getattr(theirs.element, "symbol", "unknown")
+        if exchanged or element != ours.element.symbol:
+            raise ValueError(
+                f"atom {ours.index} (from 0) is {theirs.name} ({element}) of {theirs.residue} in {path}, but "
+                f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}; bring the atoms "
+                "into the same order."
+            )
+
+
+def _check_no_cell(path: Path, piece: mdtraj.Trajectory) -> None:
+    """Refuse a periodic box, unless it is only what a format wants to have there."""
+    lengths = piece.unitcell_lengths
+    if lengths is not None and (lengths > PLACEHOLDER_CELL).any():
+        raise ValueError(
+            f"{path} has a periodic unit cell of {lengths.max():.3g} nm, but only vacuum and implicit "
+            "solvent are supported; if the simulation was not periodic, remove the cell (in mdtraj: "
+            "trajectory.unitcell_vectors = None)."
+        )
+
+
+def _unreadable(path: Path, error: Exception, kind: str) -> ValueError:
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return ValueError(f"{path} cannot be read {kind}: {reason}.")

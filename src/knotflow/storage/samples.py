@@ -1,0 +1,404 @@
+r"""Files of samples of a model: positions, log-densities, and perhaps energies and weights.
+
+An HDF5 file has MDTraj's layout (conventions "Pande" 1.1), so ``mdtraj.load("samples.h5")`` reads it:
+
+| dataset | shape | unit |
+| --- | --- | --- |
+| ``coordinates`` | (samples, atoms, 3) float32 | nm |
+| ``logProbability`` | (samples,) float64 | $\log p(x)$, rotations and translations integrated out; x in nm |
+| ``potentialEnergy`` | (samples,) float64 | kJ/mol; only with weights |
+| ``logWeight`` | (samples,) float64 | $-U(x)/kT - \log p(x)$; only with weights |
+| ``topology`` | (1,) | JSON, as MDTraj wants it |
+| ``knotflow/system`` | bytes | the molecule, as `MolecularSystem.plain` describes it |
+| ``knotflow/provenance`` | bytes | JSON: how the samples were drawn |
+
+XTC, DCD and PDB files hold positions only; the other columns go to a table of the same name, ``.csv``.
+Samples are laid over the structure of the molecule, which changes neither densities nor energies.
+
+Log-densities and energies are those of the positions before they were rounded: to float32 here, to 0.001 nm
+in XTC files, to 0.001 Å in PDB files.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from knotflow import journal
+from knotflow.extras import optional
+from knotflow.geometry.superpose import superposed
+from knotflow.molecules.system import MolecularSystem
+from knotflow.molecules.units import thermal_energy
+from knotflow.storage.pdb import ANGSTROM, PdbFile
+from knotflow.version import __version__
+
+if TYPE_CHECKING:
+    import h5py
+
+VERSION: Final = 1
+UNITS: Final = {
+    "logProbability": "dimensionless",
+    "potentialEnergy": "kilojoules_per_mole",
+    "logWeight": "dimensionless",
+}
+"""Columns of a file beside the positions, with their units; without weights only the first."""
+Columns = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What an HDF5 file of samples holds, in the units of the file."""
+
+    positions: NDArray[np.float32]
+    """In nm, shape ``(n, atoms, 3)``."""
+    log_prob: NDArray[np.float64]
+    """Log-densities of the model, shape ``(n,)``."""
+    energies: NDArray[np.float64] | None
+    """Potential energies in kJ/mol, shape ``(n,)``; None if the file has no weights."""
+    log_weights: NDArray[np.float64] | None
+    """Logarithms of the weights for the Boltzmann distribution, shape ``(n,)``; None if there are none."""
+    molecule: dict[str, Any]
+    """What `MolecularSystem.parse` takes."""
+    provenance: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def system(self) -> MolecularSystem:
+        """The molecule."""
+        return MolecularSystem.parse(self.molecule)
+
+
+class SampleWriter:
+    """Writes samples piece by piece into a file that has its name only when it is complete.
+
+    Use it in a ``with`` block and call `complete` at its end; a block that is left before leaves nothing
+    behind.
+
+    Args:
+        path: The file; its ending chooses the format: ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``.
+        molecule: The molecule as `MolecularSystem.plain` describes it; OpenMM is not needed.
+        weights: Whether energies will be given.
+        overwrite: Whether files that exist may be replaced.
+
+    Raises:
+        FileExistsError: if the file, or its table, exists and may not be replaced.
+        ValueError: if the ending is another.
+        OSError: if another process writes the same file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        molecule: Mapping[str, Any],
+        *,
+        weights: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.paths = output_files(self.path)
+        """The files that there are in the end, that of the positions first."""
+        check_free(self.path, overwrite=overwrite)
+        self.weights = weights
+        self._kT = thermal_energy(molecule["temperature"])
+        self._reference = torch.tensor(molecule["positions"], dtype=torch.float64)
+        self._molecule = molecule
+        self._parts = [file.with_name(f".{self.path.name}.part{file.suffix}") for file in self.paths]
+        self.effective = RunningShare()
+        """Effective sample size of the weights so far."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(journal.only_writer(self.path))
+            stack.callback(self._remove_parts)
+            self._remove_parts()  # of a process that was killed
+            columns = list(UNITS) if self.weights else list(UNITS)[:1]
+            kind = _Hdf5 if len(self._parts) == 1 else _WithTable
+            self._file = kind(self._parts, self._molecule, columns)
+            stack.callback(self._file.close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write(self, x: Tensor, log_prob: Tensor, energy: Tensor | None = None) -> None:
+        """Add samples.
+
+        Args:
+            x: Positions in nm, shape ``(n, atoms, 3)``.
+            log_prob: Log-densities, shape ``(n,)``.
+            energy: Reduced energies, shape ``(n,)``; exactly if the file has weights.
+        """
+        if (energy is not None) != self.weights:
+            raise ValueError("a file of samples has energies for all of its samples, or for none.")
+        y = x.detach().cpu().double()
+        y = superposed(y, self._reference.expand(len(y), -1, -1)).float()
+        columns = {"logProbability": _plain(log_prob)}
+        if energy is not None:
+            u = _plain(energy)
+            columns |= {"potentialEnergy": u * self._kT, "logWeight": -u - columns["logProbability"]}
+            self.effective.add(columns["logWeight"])
+        for name, values in columns.items():
+            if values.shape != (len(y),):
+                raise ValueError(
+                    f"{name} must have shape ({len(y)},) for so many samples, got {values.shape}."
+                )
+        try:
+            self._file.write(y.numpy(), columns)
+        except (OSError, RuntimeError) as error:
+            raise self._failed(error) from error
+
+    def complete(self, provenance: Mapping[str, Any]) -> None:
+        """Finish the file and give it its name; ``provenance`` is anything JSON can hold."""
+        try:
+            self._file.note({**provenance, "knotflow": __version__})
+            self._file.close()
+            for part in self._parts:
+                with part.open("r+b") as file:
+                    os.fsync(file.fileno())
+        except (OSError, RuntimeError) as error:
+            raise self._failed(error) from error
+        # Positions last, and no old ones beside a new table: whoever finds them has the table that is theirs.
+        if len(self.paths) > 1:
+            self.path.unlink(missing_ok=True)
+        for part, path in zip(reversed(self._parts), reversed(self.paths), strict=True):
+            part.replace(path)
+
+    def _failed(self, error: Exception) -> OSError:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return OSError(
+            f"{self.path} could not be written ({reason}); free some space or choose another place, then run "
+            "the same command again."
+        )
+
+    def _remove_parts(self) -> None:
+        for part in self._parts:
+            part.unlink(missing_ok=True)
+
+
+def output_files(path: Path) -> list[Path]:
+    """The files that samples go to: the one with the positions, and for some formats a table.
+
+    Raises:
+        ValueError: if the ending is not known.
+    """
+    if path.suffix == ".h5":
+        return [path]
+    if path.suffix in (".xtc", ".dcd", ".pdb"):
+        return [path, path.with_suffix(".csv")]
+    raise ValueError(f"samples go to a file ending in .h5, .xtc, .dcd or .pdb, got '{path}'.")
+
+
+def check_free(path: Path, *, overwrite: bool = False) -> None:
+    """Refuse to write samples where files or folders are, unless files may be replaced."""
+    for file in output_files(path):
+        if file.is_dir():
+            raise IsADirectoryError(f"samples go to a file, but {file} is a folder; choose another name.")
+        if file.exists() and not overwrite:
+            raise FileExistsError(
+                f"{file} exists already; remove it, choose another name, or overwrite it (--overwrite)."
+            )
+
+
+def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
+    """Samples of an HDF5 file that `SampleWriter` wrote; OpenMM is not needed.
+
+    Args:
+        path: The file.
+        rows: Which of them, all by default; steps must be positive.
+
+    Raises:
+        ValueError: if it is another file.
+        OSError: if it is missing or damaged.
+    """
+    with optional("samples", "h5py", "molecules"):
+        import h5py
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; make one with `knotflow sample`.")
+    if not h5py.is_hdf5(path):
+        raise ValueError(f"{path} is not an HDF5 file; samples in other formats are read by mdtraj.load.")
+    try:
+        with h5py.File(path, "r") as file:
+            if "knotflow" not in file or "samples" not in file["knotflow"].attrs:
+                raise ValueError(
+                    f"{path} holds no samples of knotflow; trajectories are read by "
+                    "knotflow.storage.trajectory.read."
+                )
+            found = file["knotflow"].attrs["samples"]
+            if found != VERSION:
+                raise ValueError(
+                    f"{path} is a file of samples of version {found}, but this knotflow {__version__} reads "
+                    f"version {VERSION}; upgrade knotflow, or draw the samples again."
+                )
+            return Samples(
+                positions=file["coordinates"][rows],
+                log_prob=file["logProbability"][rows],
+                energies=file["potentialEnergy"][rows] if "potentialEnergy" in file else None,
+                log_weights=file["logWeight"][rows] if "logWeight" in file else None,
+                molecule=_load_json(file["knotflow"]["system"]),
+                provenance=_load_json(file["knotflow"]["provenance"]),
+            )
+    except (OSError, RuntimeError, KeyError) as error:
+        reason = str(error).strip("'\"").partition(", filename")[0]
+        raise OSError(f"{path} is cut off or damaged ({reason}); draw the samples again.") from error
+
+
+class RunningShare:
+    r"""Kish's effective sample size of weights that come in pieces: $(\sum W)^2 / (n \sum W^2)$, a share.
+
+    Weights that are infinite or NaN count as zero.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.not_finite = 0
+        """How many log-weights were infinite or NaN."""
+        self._top, self._sum, self._squares = -math.inf, 0.0, 0.0
+
+    def add(self, log_weights: NDArray[np.float64]) -> None:
+        """Count more weights, given as logarithms of shape ``(n,)``."""
+        finite = log_weights[np.isfinite(log_weights)]
+        self.n += len(log_weights)
+        self.not_finite += len(log_weights) - len(finite)
+        if len(finite) == 0:
+            return
+        top = max(self._top, float(finite.max()))
+        shrink, w = math.exp(self._top - top), np.exp(finite - top)
+        self._top = top
+        self._sum = self._sum * shrink + float(w.sum())
+        self._squares = self._squares * shrink**2 + float((w**2).sum())
+
+    @property
+    def share(self) -> float:
+        """From 1/n to 1; NaN if all weights are zero."""
+        return self._sum**2 / (self.n * self._squares) if self._squares else math.nan
+
+
+class _File(ABC):
+    """A file that grows."""
+
+    @abstractmethod
+    def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
+        """Add samples, positions in nm."""
+
+    @abstractmethod
+    def note(self, provenance: Mapping[str, Any]) -> None:
+        """Keep how the samples were drawn, if the format can."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; more than once does no harm."""
+
+
+class _Hdf5(_File):
+    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: list[str]) -> None:
+        with optional("samples", "h5py", "molecules"):
+            import h5py
+        self._file = h5py.File(paths[0], "w")
+        self._file.attrs.update(
+            conventions=np.bytes_("Pande"),
+            conventionVersion=np.bytes_("1.1"),
+            program=np.bytes_("knotflow"),
+            programVersion=np.bytes_(__version__),
+            application=np.bytes_("knotflow"),
+            title=np.bytes_(str(molecule["name"]).encode()),
+        )
+        self._file["topology"] = np.array([json.dumps(molecule["topology"]).encode()])
+        n_atoms = len(molecule["positions"])
+        # Chunks of some 100 kB: few reads for a pass through the file, little waste in a short one.
+        rows = max(16, min(1024, 2**18 // (12 * n_atoms)))
+        self._add("coordinates", np.float32, "nanometers", rows, n_atoms, 3)
+        for name in columns:
+            self._add(name, np.float64, UNITS[name], 4096)
+        group = self._file.create_group("knotflow")
+        group.attrs["samples"] = VERSION
+        _store_json(group, "system", molecule)
+
+    def _add(self, name: str, dtype: type, units: str, rows: int, *inner: int) -> None:
+        shape = {"shape": (0, *inner), "chunks": (rows, *inner), "maxshape": (None, *inner)}
+        self._file.create_dataset(name, dtype=dtype, **shape).attrs["units"] = np.bytes_(units)
+
+    def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
+        arrays: dict[str, NDArray[Any]] = {"coordinates": positions, **columns}
+        for name, values in arrays.items():
+            dataset = self._file[name]
+            start = len(dataset)
+            dataset.resize(start + len(values), axis=0)
+            dataset[start:] = values
+
+    def note(self, provenance: Mapping[str, Any]) -> None:
+        _store_json(self._file["knotflow"], "provenance", provenance)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _WithTable(_File):
+    """Positions in a format of other programs, all else in a table."""
+
+    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: list[str]) -> None:
+        self._suffix = paths[0].suffix
+        self._n = 0
+        with ExitStack() as stack:
+            self._trajectory = stack.enter_context(_trajectory_file(paths[0], molecule["topology"]))
+            table = stack.enter_context(paths[1].open("w", newline=""))
+            self._table = csv.writer(table)
+            self._table.writerow(columns)
+            self._stack = stack.pop_all()
+
+    def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
+        numbers = np.arange(self._n, self._n + len(positions))
+        self._n += len(positions)
+        if self._suffix == ".xtc":
+            self._trajectory.write(positions, time=numbers.astype(np.float32), step=numbers.astype(np.int32))
+        elif self._suffix == ".dcd":
+            self._trajectory.write(positions / np.float32(ANGSTROM))
+        else:
+            self._trajectory.write(positions)
+        self._table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+
+    def note(self, provenance: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """A PDB file of ours, or an XTC or DCD file by MDTraj."""
+    if path.suffix == ".pdb":
+        return closing(PdbFile(path, topology))
+    with optional("samples", "mdtraj", "molecules"):
+        from mdtraj.formats import DCDTrajectoryFile, XTCTrajectoryFile
+    kind = DCDTrajectoryFile if path.suffix == ".dcd" else XTCTrajectoryFile
+    file: AbstractContextManager[Any] = kind(str(path), "w")
+    return file
+
+
+def _plain(values: Tensor) -> NDArray[np.float64]:
+    return values.detach().cpu().double().numpy()
+
+
+def _store_json(group: h5py.Group, name: str, content: Any) -> None:
+    raw = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    group.create_dataset(name, data=raw, chunks=raw.shape, compression="gzip")
+
+
+def _load_json(dataset: h5py.Dataset) -> Any:
+    return json.loads(dataset[()].tobytes())

@@ -1,0 +1,368 @@
+"""Trajectory files: frames with energies and forces, and the molecule they belong to, in one HDF5 file.
+
+The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` reads it; the rest is ours:
+
+| dataset | shape | unit |
+| --- | --- | --- |
+| ``coordinates`` | (frames, atoms, 3) float32 | nm |
+| ``forces`` | (frames, atoms, 3) float32 | kJ/mol/nm |
+| ``potentialEnergy`` | (frames,) float64 | kJ/mol |
+| ``time`` | (frames,) float64 | ps, since the start of the replica |
+| ``replica`` | (frames,) int32 | which of the independent simulations |
+| ``frame`` | (frames,) int64 | number of the frame within its replica |
+| ``topology`` | (1,) | JSON, as MDTraj wants it |
+| ``knotflow/system`` | bytes | the whole `MolecularSystem` as JSON, force field included |
+| ``knotflow/provenance`` | bytes | JSON: how the file was made |
+
+An append changes the file all at once (`knotflow.journal`): after a kill or on a full disk, the frames from
+before are all there, and the same append can be done again.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from knotflow import journal
+from knotflow.extras import optional
+from knotflow.files import write_atomically
+from knotflow.molecules.system import MolecularSystem
+from knotflow.version import __version__
+
+if TYPE_CHECKING:
+    import h5py
+
+VERSION = 1
+ROWS_AT_ONCE = 8192
+"""Frames that pieces of a file have, unless one says otherwise."""
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+# HDF5 1.10 and later read it; its index of chunks only grows, it never moves what a reader may just look at.
+_LIBVER = ("v110", "v110")
+
+T = TypeVar("T")
+
+
+class _Column(NamedTuple):
+    """How a field of `Frames` is stored."""
+
+    dataset: str
+    dtype: DTypeLike
+    per_atom: bool
+    units: str
+
+
+COLUMNS = {
+    "positions": _Column("coordinates", np.float32, True, "nanometers"),
+    "forces": _Column("forces", np.float32, True, "kilojoules_per_mole/nanometer"),
+    "energies": _Column("potentialEnergy", np.float64, False, "kilojoules_per_mole"),
+    "replica": _Column("replica", np.int32, False, "dimensionless"),
+    "frame": _Column("frame", np.int64, False, "dimensionless"),
+    "time": _Column("time", np.float64, False, "picoseconds"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Frames in the units of the file, rows in the same order everywhere.
+
+    Args:
+        positions: In nm, shape ``(n, atoms, 3)``, float32.
+        forces: In kJ/mol/nm, shape ``(n, atoms, 3)``, float32.
+        energies: Potential energies in kJ/mol, shape ``(n,)``, float64.
+        replica: Which of the independent simulations, shape ``(n,)``, int32.
+        frame: Number of the frame within its replica, shape ``(n,)``, int64.
+        time: In ps since the start of the replica, shape ``(n,)``, float64.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+    """
+
+    positions: NDArray[np.float32]
+    forces: NDArray[np.float32]
+    energies: NDArray[np.float64]
+    replica: NDArray[np.int32]
+    frame: NDArray[np.int64]
+    time: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.positions)
+        if len(shape) != 3 or shape[2] != 3:
+            raise ValueError(f"positions must have shape (frames, atoms, 3), got {shape}.")
+        for name, column in COLUMNS.items():
+            value = np.asarray(getattr(self, name), dtype=column.dtype)
+            expected = shape if column.per_atom else shape[:1]
+            if value.shape != expected:
+                raise ValueError(f"{name} must have shape {expected} like the positions, got {value.shape}.")
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Frames:
+        """Some of the frames."""
+        return Frames(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryInfo:
+    """What a trajectory file says beside its frames."""
+
+    system: MolecularSystem
+    provenance: dict[str, Any]
+    n_frames: int
+
+
+def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]) -> None:
+    """Write a trajectory file without frames.
+
+    Args:
+        path: The file, which must not exist.
+        system: The molecule.
+        provenance: How the frames are made (command, options, seed); anything JSON can hold. The version of
+            knotflow is added.
+
+    Raises:
+        FileExistsError: if there is such a file.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; remove it or choose another name.")
+    with optional("trajectories", "h5py", "molecules"):
+        import h5py
+    plain = system.plain()
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=_LIBVER) as file:
+        file.attrs.update(
+            conventions=np.bytes_("Pande"),
+            conventionVersion=np.bytes_("1.1"),
+            program=np.bytes_("knotflow"),
+            programVersion=np.bytes_(__version__),
+            application=np.bytes_("knotflow"),
+            title=np.bytes_(system.name.encode()),
+        )
+        file["topology"] = np.array([json.dumps(plain["topology"]).encode()])
+        for column in COLUMNS.values():
+            inner = (system.n_atoms, 3) if column.per_atom else ()
+            # Chunks of some 100 kB: few reads for a pass through the file, little waste in a short one.
+            rows = max(16, min(1024, 2**18 // (12 * system.n_atoms))) if column.per_atom else 4096
+            dataset = file.create_dataset(
+                column.dataset, (0, *inner), column.dtype, chunks=(rows, *inner), maxshape=(None, *inner)
+            )
+            dataset.attrs["units"] = np.bytes_(column.units)
+        group = file.create_group("knotflow")
+        group.attrs["version"] = VERSION
+        _store_json(group, "system", plain)
+        _store_json(group, "provenance", {**provenance, "knotflow": __version__})
+    journal.forget(path)
+    write_atomically(path, content.getvalue())
+
+
+def append(path: str | Path, frames: Frames, at: int) -> None:
+    """Put frames into rows ``at, at + 1, ...`` of a file; they are its last rows then.
+
+    Rows from ``at`` on that the file had before are dropped: a run that goes on from its checkpoint makes the
+    frames after that once more. All this happens at once or, if it fails or is killed, not at all.
+
+    Args:
+        path: The file, made by `create`.
+        frames: At least one, of the same molecule.
+        at: First row to write, at most the number of frames in the file.
+
+    Raises:
+        ValueError: if the frames do not fit the file.
+        OSError: if another process writes to the file, or there is not enough space; the file is as before.
+    """
+    path = Path(path)
+    with optional("trajectories", "h5py", "molecules"):
+        import h5py
+    _check_exists(path)
+    with journal.only_writer(path), journal.interrupts_later():
+        journal.settle(path)
+        with _opened(path) as file:
+            length = len(file["coordinates"])
+            _check_fit(path, frames, at, length, file["coordinates"].shape[1])
+        with journal.Overlay(path) as overlay:
+            with h5py.File(overlay, "r+", libver=_LIBVER) as file:
+                for name, column in COLUMNS.items():
+                    dataset = file[column.dataset]
+                    dataset.resize(at, axis=0)
+                    dataset.resize(at + len(frames), axis=0)
+                    dataset[at:] = getattr(frames, name)
+            try:
+                overlay.commit()
+            except OSError as error:
+                raise _full_sentence(path, error, overlay.bytes_changed, len(frames), length) from error
+
+
+@contextmanager
+def only_writer(path: str | Path) -> Iterator[None]:
+    """Keep other processes from appending for as long as this block runs, as a long run should.
+
+    Raises:
+        OSError: if another process is in such a block, or just appends.
+    """
+    with journal.only_writer(Path(path)):
+        yield
+
+
+def open_info(path: str | Path) -> TrajectoryInfo:
+    """The molecule, the provenance and the number of frames of a file.
+
+    Raises:
+        ValueError: if the file is not a trajectory of knotflow.
+        OSError: if it is missing or damaged.
+    """
+
+    def look(file: h5py.File) -> tuple[Any, Any, int]:
+        group = file["knotflow"]
+        return _load_json(group["system"]), _load_json(group["provenance"]), len(file["coordinates"])
+
+    system, provenance, n_frames = _consistently(Path(path), look)
+    return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
+
+
+def read(path: str | Path, rows: slice = slice(None)) -> Frames:
+    """Frames of a file; a file that is being written to can be read.
+
+    Args:
+        path: The file.
+        rows: Which rows, all by default; steps must be positive.
+
+    Raises:
+        ValueError: if the file is not a trajectory of knotflow.
+        OSError: if it is missing or damaged.
+    """
+    if rows.step is not None and rows.step < 1:
+        raise ValueError(
+            f"the step of rows must be at least 1, got {rows.step}; reverse the frames yourself."
+        )
+
+    def look(file: h5py.File) -> Frames:
+        n_frames = len(file["coordinates"])
+        wanted = slice(*rows.indices(n_frames))
+        return Frames(*(file[column.dataset][wanted] for column in COLUMNS.values()))
+
+    return _consistently(Path(path), look)
+
+
+def pieces(path: str | Path, size: int = ROWS_AT_ONCE) -> Iterator[Frames]:
+    """All frames that a file has now, at most ``size`` at a time, in order."""
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}.")
+    n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]))
+    for start in range(0, n_frames, size):
+        yield read(path, slice(start, min(start + size, n_frames)))
+
+
+def _consistently(path: Path, look: Callable[[h5py.File], T]) -> T:
+    """What ``look`` finds in the file, looking again if someone wrote to it meanwhile."""
+    _check_exists(path)
+    for attempt in range(20):
+        before = journal.state(path)
+        try:
+            with _opened(path) as file:
+                found = look(file)
+        except (OSError, ValueError):  # parts of two states need not fit together
+            if journal.state(path) == before:
+                raise
+        else:
+            if journal.state(path) == before:
+                return found
+        time.sleep(0.01 * attempt)
+    raise OSError(f"{path} is being written to all the time; try again, or read fewer rows at once.")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """A trajectory file, open for reading."""
+    with optional("trajectories", "h5py", "molecules"):
+        import h5py
+    _check_exists(path)
+    with path.open("rb") as start:
+        if start.read(len(_SIGNATURE)) != _SIGNATURE:
+            raise ValueError(
+                f"{path} is not an HDF5 file and so no trajectory of knotflow; `knotflow import` reads "
+                "other formats."
+            )
+    source = journal.pending(path) or path
+    try:
+        with h5py.File(source, "r", locking=False) as file:
+            _check_kind(path, file)
+            yield file
+    except (OSError, RuntimeError, KeyError) as error:
+        reason = str(error).strip("'\"").partition(", filename")[0]
+        raise OSError(
+            f"{path} is cut off or damaged ({reason}); copy it again from where it came, or remove it and "
+            "make it again."
+        ) from error
+
+
+def _check_exists(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no trajectory {path}; make one with `knotflow simulate` or `knotflow import`."
+        )
+
+
+def _check_kind(path: Path, file: h5py.File) -> None:
+    if "knotflow" not in file:
+        kind = "an MDTraj trajectory" if "coordinates" in file else "an HDF5 file"
+        raise ValueError(
+            f"{path} is {kind} without energies, forces and force field; make a trajectory of knotflow with "
+            f"`knotflow import {path.name} --out NEW.h5`."
+        )
+    if "samples" in file["knotflow"].attrs:
+        raise ValueError(
+            f"{path} holds samples of a model; read it with knotflow.storage.samples.read_samples."
+        )
+    found = file["knotflow"].attrs.get("version")
+    if found != VERSION:
+        raise ValueError(
+            f"{path} is a trajectory of version {found}, but this knotflow {__version__} reads "
+            f"version {VERSION}; upgrade knotflow, or make the file again."
+        )
+
+
+def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -> None:
+    if len(frames) == 0:
+        raise ValueError("an append needs at least one frame, got none.")
+    if frames.positions.shape[1] != n_atoms:
+        raise ValueError(
+            f"{path} holds frames of {n_atoms} atoms, got {frames.positions.shape[1]}; append only frames of "
+            "the same molecule."
+        )
+    if not 0 <= at <= length:
+        raise ValueError(f"{path} has {length} frames, so new ones can go to row 0 to {length}, got {at}.")
+
+
+def _full_sentence(path: Path, error: OSError, needed: int, n_new: int, n_old: int) -> OSError:
+    """What to do if an append failed."""
+    problem = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        free = shutil.disk_usage(path.parent).free
+        problem += f": this needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; free some space"
+    return OSError(
+        f"{n_new} frames could not be written to {path}, {problem}, then run the same command again; the "
+        f"{n_old} frames in the file are kept."
+    )
+
+
+def _store_json(group: h5py.Group, name: str, content: Any) -> None:
+    raw = np.frombuffer(json.dumps(content).encode(), np.uint8)
+    group.create_dataset(name, data=raw, chunks=raw.shape, compression="gzip")
+
+
+def _load_json(dataset: h5py.Dataset) -> Any:
+    return json.loads(dataset[()].tobytes())

@@ -1,0 +1,1 @@
+"""What users run as a whole: the quickstart, the report, dynamics on a model."""

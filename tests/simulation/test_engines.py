@@ -1,0 +1,112 @@
+"""Both engines sample what they should; blocks depend on nothing but what they are given."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.simulation.engines import Engine, OpenMMEngine
+from knotflow.simulation.tasks import Outcome, Task, Walkers, run_task
+from knotflow.simulation.torch_engine import TorchEngine
+from tests.molecules.molecules import DIMER_CONSTANT, DIMER_LENGTH, molecule
+
+ENGINES = ["openmm", "torch"]
+
+
+def make(engine: str, name: str) -> Engine:
+    system = molecule(name)
+    return OpenMMEngine(system, "Reference") if engine == "openmm" else TorchEngine(system, compiled=False)
+
+
+def task(name: str, groups: int, **options: object) -> Task:
+    standard = {
+        "walkers": Walkers.at(molecule(name).positions, groups, 1),
+        "temperatures": (300.0,),
+        "frames": 2,
+        "interval": 20,
+        "exchange": 20,
+        "attempts": 0,
+        "seed": 1,
+        "thermalise": True,
+    }
+    return Task(**(standard | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_spring_has_its_known_distribution(engine: str) -> None:
+    r"""Bond lengths of the dimer have the density b² exp(-k (b - b0)² / 2kT); its motion has 300 K."""
+    groups = 400
+    grid = np.linspace(0.1, 0.2, 2001)
+    density = grid**2 * np.exp(-DIMER_CONSTANT * (grid - DIMER_LENGTH) ** 2 / (2 * molecule("dimer").kT))
+    density /= density.sum()
+    mean = (density * grid).sum()
+    deviation = math.sqrt((density * (grid - mean) ** 2).sum())
+    # From exact draws on, so that nothing has to be equilibrated: 2 ps let errors grow, if there are any.
+    walkers = Walkers.at(molecule("dimer").positions, groups, 1)
+    walkers.positions[:, 0, 1, 0] = np.random.default_rng(0).choice(grid, groups, p=density)
+    todo = task("dimer", groups, walkers=walkers, frames=20, interval=100, exchange=100)
+    done = run_task(make(engine, "dimer"), todo)
+    positions = done.positions.astype(np.float64)
+    lengths = np.linalg.norm(positions[..., 0, :] - positions[..., 1, :], axis=-1)
+    by_replica = lengths.mean(1)
+    assert by_replica.mean() == pytest.approx(mean, abs=4 * by_replica.std() / math.sqrt(groups))
+    spread = ((lengths - mean) ** 2).mean(1)
+    assert spread.mean() == pytest.approx(deviation**2, abs=4 * spread.std() / math.sqrt(groups))
+    motion = done.temperatures.mean(1)
+    assert motion.mean() == pytest.approx(300.0, abs=4 * motion.std() / math.sqrt(groups))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_energies_and_forces_belong_to_the_positions(engine: str) -> None:
+    system = molecule("ala2")
+    done = run_task(make(engine, "ala2"), task("ala2", 3))
+    with OpenMMEnergy(system, workers=1) as energy:
+        u, f = energy.energy_and_force(torch.tensor(done.positions.astype(np.float64)))
+    # Positions are kept in float32, where stiff bonds turn 1e-8 nm into 0.01 kJ/mol/nm.
+    assert np.abs(done.energies / system.kT - u.numpy()).max() < 1e-3
+    assert np.abs(done.forces / system.kT - f.numpy()).max() < 0.05
+    assert np.abs(np.einsum("a,gfax->gfx", system.masses, done.positions)).max() < 1e-3
+
+
+def same(a: Outcome, b: Outcome) -> bool:
+    return (
+        np.array_equal(a.positions, b.positions)
+        and np.array_equal(a.energies, b.energies)
+        and np.array_equal(a.walkers.velocities, b.walkers.velocities)
+        and np.array_equal(a.walkers.rungs, b.walkers.rungs)
+    )
+
+
+@pytest.mark.parametrize("ladder", [(300.0,), (300.0, 360.0, 430.0)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_block_depends_only_on_its_task(engine: str, ladder: tuple[float, ...]) -> None:
+    walkers = Walkers.at(molecule("ala2").positions, 2, len(ladder))
+    todo = task("ala2", 2, walkers=walkers, temperatures=ladder, exchange=10)
+    fresh, used = make(engine, "ala2"), make(engine, "ala2")
+    run_task(used, task("ala2", 2, seed=99))
+    first, second = run_task(fresh, todo), run_task(used, todo)
+    assert same(first, second)
+    assert not same(first, run_task(used, task("ala2", 2, walkers=walkers, temperatures=ladder, seed=2)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_walker_has_its_own_temperature(engine: str) -> None:
+    ladder = (100.0, 300.0, 900.0)
+    walkers = Walkers.at(molecule("dimer").positions, 60, 3)
+    runner = make(engine, "dimer")
+    runner.seed(5)
+    shape = walkers.positions.reshape(-1, 2, 3)
+    now = runner.advance(shape, np.zeros_like(shape), np.tile(ladder, 60), 3000)
+    by_rung = now.temperatures.reshape(60, 3).mean(0)
+    # Six degrees of freedom for each: relative error sqrt(2 / 360).
+    np.testing.assert_allclose(by_rung, ladder, rtol=4 * math.sqrt(2 / 360))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_flies_apart_is_noticed(engine: str) -> None:
+    wild = Walkers.at(molecule("ala2").positions, 1, 1)
+    wild.positions[0, 0, 0] = wild.positions[0, 0, 21] + 1e-3
+    with pytest.raises(FloatingPointError):
+        run_task(make(engine, "ala2"), task("ala2", 1, walkers=wild, interval=200, exchange=200))

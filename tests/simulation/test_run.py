@@ -1,0 +1,197 @@
+"""Runs: reproducible, continued after a kill without losing or repeating a frame."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from knotflow.simulation import run as simulate
+from knotflow.simulation.run import Simulation, SimulationPlan
+from knotflow.storage import trajectory
+from tests.molecules.molecules import molecule
+
+QUICK = {"replicas": 3, "frames": 6, "interval": 40, "equilibration": 100}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks and a short beginning, so that a run of seconds has several of them."""
+    monkeypatch.setattr(simulate, "SPREAD_STEPS", 200)
+    monkeypatch.setattr(simulate, "TASK_STEPS", {"openmm": 80, "torch": 80})
+
+
+def run(path: Path, workers: int = 1, **options: object) -> Simulation:
+    simulation = Simulation(path, molecule("ala2"), SimulationPlan(**(QUICK | options)), workers)  # type: ignore[arg-type]
+    simulation.run()
+    return simulation
+
+
+def content(path: Path) -> dict[str, np.ndarray]:
+    frames = trajectory.read(path)
+    return {name: getattr(frames, name) for name in trajectory.COLUMNS}
+
+
+def assert_same(a: Path, b: Path) -> None:
+    left, right = content(a), content(b)
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_every_replica_has_every_frame_once(tmp_path: Path) -> None:
+    simulation = run(tmp_path / "a.h5")
+    assert simulation.finished and simulation._frames_per_block == 2
+    frames = trajectory.read(tmp_path / "a.h5")
+    pairs = sorted(zip(frames.replica.tolist(), frames.frame.tolist(), strict=True))
+    assert pairs == [(r, f) for r in range(3) for f in range(6)]
+    np.testing.assert_allclose(frames.time, 0.04 * (frames.frame + 1))
+    assert np.ptp(frames.energies) > 1
+    info = trajectory.open_info(tmp_path / "a.h5")
+    assert info.provenance["plan"]["seed"] == 0 and info.system.name == "ala2"
+
+
+def test_seed_decides_and_workers_do_not(tmp_path: Path) -> None:
+    run(tmp_path / "a.h5")
+    run(tmp_path / "b.h5", workers=2)
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+    run(tmp_path / "c.h5", seed=1)
+    assert not np.array_equal(
+        content(tmp_path / "a.h5")["positions"], content(tmp_path / "c.h5")["positions"]
+    )
+
+
+@pytest.mark.parametrize("method", ["langevin", "tempering"])
+def test_more_frames_continue_a_run(tmp_path: Path, method: str) -> None:
+    run(tmp_path / "a.h5", method=method, replicas=2)
+    run(tmp_path / "b.h5", method=method, replicas=2, frames=4)
+    continued = run(tmp_path / "b.h5", method=method, replicas=2)
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+    if method == "tempering":
+        assert len(continued.ladder) > 4 and continued.state.tried.sum() > 0
+        assert (continued.state.accepted <= continued.state.tried).all()
+
+
+def test_a_finished_run_does_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "a.h5")
+    before = (tmp_path / "a.h5").read_bytes()
+    assert run(tmp_path / "a.h5").finished
+    assert (tmp_path / "a.h5").read_bytes() == before
+
+
+def test_frames_written_before_a_lost_state_are_not_repeated(tmp_path: Path) -> None:
+    """Killed after the frames were written, but before the state: the block is done again in place."""
+    run(tmp_path / "a.h5")
+    run(tmp_path / "b.h5", frames=2)
+    older = (tmp_path / "b.h5.state").read_bytes()
+    run(tmp_path / "b.h5", frames=4)
+    (tmp_path / "b.h5.state").write_bytes(older)
+    run(tmp_path / "b.h5")
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+
+
+def test_a_run_goes_on_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same platform, whichever would be the fastest now; elsewhere if that one is gone."""
+    monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "Reference")
+    run(tmp_path / "a.h5")
+    for name in ("b.h5", "c.h5"):
+        run(tmp_path / name, frames=2)
+    monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "CPU")
+    run(tmp_path / "b.h5")
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+    monkeypatch.setattr(simulate, "works", lambda *_: False)
+    assert run(tmp_path / "c.h5").finished
+    other = content(tmp_path / "c.h5")["positions"]
+    assert not np.array_equal(content(tmp_path / "a.h5")["positions"], other)
+
+
+SCRIPT = """
+import sys
+from knotflow.simulation import run as simulate
+from knotflow.molecules.system import ala2
+simulate.SPREAD_STEPS = 200
+simulate.TASK_STEPS = {"openmm": 80, "torch": 80}
+plan = simulate.SimulationPlan(replicas=3, frames=60, interval=40, equilibration=100)
+run = simulate.Simulation(sys.argv[1], ala2(), plan, 1)
+run.run(lambda now: print(now.steps, flush=True))
+"""
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.05, 0.13])
+def test_killed_runs_go_on_to_the_same_end(tmp_path: Path, wait: float) -> None:
+    command = [sys.executable, "-c", SCRIPT, "b.h5"]
+    subprocess.run([*command[:-1], "a.h5"], cwd=tmp_path, check=True, capture_output=True, timeout=200)
+    for _ in range(2):
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(9):
+                process.stdout.readline()
+            time.sleep(wait)
+            os.kill(process.pid, signal.SIGKILL)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=200)
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 7}, "was begun with seed 0, now it is 7"),
+        ({"replicas": 4}, "was begun with replicas 3, now it is 4"),
+        ({"method": "tempering"}, "was begun with method langevin, now it is tempering"),
+    ],
+)
+def test_another_plan_is_refused_and_the_file_stays(tmp_path: Path, options: dict, message: str) -> None:
+    run(tmp_path / "a.h5", frames=2)
+    before = (tmp_path / "a.h5").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "a.h5", **options)
+    assert (tmp_path / "a.h5").read_bytes() == before
+
+
+def test_another_molecule_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "a.h5", frames=2)
+    with pytest.raises(ValueError, match="was begun with another force field or order of atoms"):
+        plan = SimulationPlan(**QUICK)  # type: ignore[arg-type]
+        Simulation(tmp_path / "a.h5", molecule("vacuum"), plan)
+    with pytest.raises(ValueError, match=r"was begun with temperature 300.0, now it is 350.0"):
+        Simulation(tmp_path / "a.h5", molecule("ala2").with_temperature(350.0), plan)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a state", None])
+def test_a_damaged_state_is_said(tmp_path: Path, damage: bytes | None) -> None:
+    run(tmp_path / "a.h5", frames=2)
+    state = tmp_path / "a.h5.state"
+    state.unlink() if damage is None else state.write_bytes(damage)
+    with pytest.raises(OSError, match=r"missing or damaged .* so it cannot go on"):
+        run(tmp_path / "a.h5")
+
+
+def test_imported_files_are_not_continued(tmp_path: Path) -> None:
+    trajectory.create(tmp_path / "a.h5", molecule("ala2"), {"command": "import"})
+    with pytest.raises(ValueError, match="was not made by `knotflow simulate`"):
+        run(tmp_path / "a.h5")
+
+
+def test_replicas_start_apart(tmp_path: Path) -> None:
+    simulation = Simulation(tmp_path / "a.h5", molecule("ala2"), SimulationPlan(**QUICK))  # type: ignore[arg-type]
+    assert np.ptp(simulation.state.walkers.positions, axis=0).max() == 0
+    simulation.run()
+    positions = simulation.state.walkers.positions[:, 0]
+    apart = np.linalg.norm(positions[:, None] - positions, axis=-1).mean(-1)
+    assert apart[np.triu_indices(3, 1)].min() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval": 300, "method": "tempering"}, "multiple of 250 steps or shorter, got 300"),
+        ({"replicas": 0}, "replicas"),
+        ({"engine": "gromacs"}, "engine"),
+    ],
+)
+def test_plans_that_make_no_sense(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SimulationPlan.parse(QUICK | options)

@@ -1,0 +1,108 @@
+"""Error bars: those of textbooks where there are some, and as wide as the truth is far elsewhere."""
+
+import math
+
+import numpy as np
+import pytest
+
+from knotflow.simulation.summary import over_replicas
+from knotflow.statistics.estimates import FEWEST_BLOCKS, Estimate, blocks, bootstrap, mean, spread
+
+
+def correlated(random: np.random.Generator, replicas: int = 20, length: int = 30) -> tuple:
+    """Values that share most of their noise with their replica."""
+    replica = np.repeat(np.arange(replicas), length)
+    return random.normal(size=len(replica)) + random.normal(size=replicas)[replica], replica
+
+
+def test_many_replicas_are_the_blocks() -> None:
+    replica = np.array([7, 3, 7, *range(20, 30)])
+    label = blocks(replica)
+    assert label[0] == label[2] != label[1]
+    assert sorted(np.unique(label)) == list(range(12))
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 9])
+def test_few_replicas_are_cut_into_pieces_in_order(replicas: int) -> None:
+    replica = np.tile(np.arange(replicas), 100)  # rows of replicas take turns, as in files
+    label = blocks(replica)
+    assert len(np.unique(label)) >= FEWEST_BLOCKS
+    for number in range(replicas):
+        own = label[replica == number]
+        assert (np.diff(own) >= 0).all() and len(np.unique(own)) == math.ceil(FEWEST_BLOCKS / replicas)
+        assert not set(own) & set(label[replica != number])
+        assert np.ptp(np.bincount(own - own[0])) <= 1
+
+
+def test_hardly_any_rows() -> None:
+    assert list(blocks(np.array([5]))) == [0]
+    assert list(blocks(np.array([], dtype=int))) == []
+    assert math.isnan(mean(np.array([])).value)
+    one = mean(np.array([2.0]))
+    assert one.value == 2.0 and math.isnan(one.error)
+
+
+def test_mean_of_independent_values_has_the_textbook_error() -> None:
+    values = np.random.default_rng(0).normal(size=50)
+    found = mean(values)
+    assert found.error == pytest.approx(values.std(ddof=1) / math.sqrt(50))
+    assert found.value == values.mean()
+
+
+def test_mean_of_replicas_has_the_error_of_over_replicas() -> None:
+    values, replica = correlated(np.random.default_rng(1))
+    keep = np.random.default_rng(2).random(len(values)) < 0.6  # of unequal length
+    expected = over_replicas(values[keep], replica[keep].astype(np.int32))
+    assert mean(values[keep], replica[keep]).error == pytest.approx(expected.error)
+
+
+def test_bootstrap_agrees_with_linearisation() -> None:
+    values, replica = correlated(np.random.default_rng(3))
+    (error,) = bootstrap(lambda rows: [values[rows].mean()], replica, repeats=2000)
+    assert error == pytest.approx(mean(values, replica).error, rel=0.1)
+    ratio = values.mean() / (values**2).mean()
+    influence = (values - values.mean()) / values.mean() - (values**2 - (values**2).mean()) / (
+        values**2
+    ).mean()
+    shuffled = np.arange(len(values))
+    by_bootstrap = bootstrap(lambda rows: values[rows].mean() / (values[rows] ** 2).mean(), shuffled)
+    assert by_bootstrap == pytest.approx(abs(ratio) * spread(influence / len(values)), rel=0.15)
+
+
+def test_two_sets_are_resampled_independently() -> None:
+    random = np.random.default_rng(4)
+    a, b = random.normal(size=300), 2 * random.normal(size=200)
+    error = bootstrap(lambda i, j: a[i].mean() - b[j].mean(), np.arange(300), np.arange(200), repeats=2000)
+    assert error == pytest.approx(math.hypot(mean(a).error, mean(b).error), rel=0.08)
+
+
+def test_bootstrap_covers_the_truth_as_often_as_it_should() -> None:
+    """Medians of correlated values: deviations in units of the error have a spread of one."""
+    random = np.random.default_rng(5)
+    z = []
+    for trial in range(150):
+        values, replica = correlated(random)
+        error = bootstrap(lambda rows, v=values: np.median(v[rows]), replica, seed=trial, repeats=40)
+        z.append(float(np.median(values) / error))
+    assert np.std(z) == pytest.approx(1.0, abs=0.2)
+    assert np.mean(np.abs(z) < 2) > 0.9
+
+
+def test_bootstrap_is_seeded() -> None:
+    values = np.random.default_rng(6).normal(size=40)
+    errors = [bootstrap(lambda rows: values[rows].mean(), np.arange(40), seed=seed) for seed in (0, 0, 1)]
+    assert errors[0] == errors[1] != errors[2]
+
+
+def test_no_error_bar_where_it_could_not_be_honest() -> None:
+    rare = np.zeros(30)
+    rare[0] = 1.0  # missing from a third of the repeats
+    with np.errstate(divide="ignore"):
+        errors = bootstrap(lambda rows: [np.log(rare[rows].mean()), rare[rows].mean()], np.arange(30))
+    assert math.isnan(errors[0]) and errors[1] > 0
+    assert math.isnan(bootstrap(lambda rows: rows.mean(), np.zeros(30, dtype=int)))
+
+
+def test_scaling_an_estimate_scales_its_error() -> None:
+    scaled = Estimate(2.0, 0.5) * -3.0
+    assert (scaled.value, scaled.error) == (-6.0, 1.5)

@@ -1,0 +1,147 @@
+"""The quickstart's parts: scales that fit, numbers in words, parts of steps. All of it: tests/cli."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from knotflow.analysis.chain_summary import side_with_error
+from knotflow.simulation.summary import Average, over_replicas
+from knotflow.training.progress import Progress
+from knotflow.workflows import quickstart
+from knotflow.workflows.quickstart import STEPS, is_reported
+from knotflow.workflows.quickstart_job import SCALES, Quickstart, smoke
+from knotflow.workflows.quickstart_lines import Facts, lines, side_difference
+
+
+def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
+    return {"value": value, "error": error, "note": note}
+
+
+def found(reweighted: dict, simulated: Average, *, ess: float = 0.3125, k: float = 0.4) -> Facts:
+    """Results as files have them."""
+    metrics = {
+        "about": {
+            "atoms": 22,
+            "temperature": 300.0,
+            "samples": 5000,
+            "data": {"frames_in_file": 10080},
+        },
+        "measures": {
+            "ess": measure(ess),
+            "pareto_k": measure(k),
+            "force_error_1e4": measure(0.6216, 0.0136),
+        },
+        "residues": {"ALA2": {"side_difference_reweighted": reweighted}},
+    }
+    drift = {"replicas": 4, "broken": 1, "about": {"config": {"production": 0.5}}}
+    return Facts(metrics, drift, simulated)
+
+
+def job(folder: Path = Path("runs/quickstart")) -> Quickstart:
+    return Quickstart(folder, smoke())
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_scales_have_one_seed_and_a_time_for_every_step(name: str) -> None:
+    scale = SCALES[name](7)
+    assert {scale.plan.seed, scale.training.seed, scale.dynamics.seed} == {7}
+    assert len(scale.seconds) == len(STEPS) and min(scale.seconds) > 0
+    assert scale.training.forces and scale.training.preset == "quick"
+
+
+def test_the_full_scale_has_tasks_of_one_size_and_enough_replicas_to_hold_some_back(tmp_path) -> None:
+    simulation = Quickstart(tmp_path, SCALES["full"](0)).simulation()
+    plan, tasks = simulation.plan, simulation._shares()
+    sizes = {len(range(plan.replicas)[task]) * len(simulation.ladder) for task in tasks}
+    # Every size is compiled for anew. Vectors have 16 numbers.
+    assert len(sizes) == 1 and sizes.pop() % 16 == 0
+    assert plan.replicas >= 20 and plan.replicas * plan.frames >= 10_000
+    assert simulation.ladder[0] == simulation.system.temperature
+
+
+def test_five_lines_tell_the_numbers() -> None:
+    said = lines(job(), found(measure(3.91, 0.21), Average(4.1, 0.3)))
+    assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
+    assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
+    assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
+    assert "is 3.91 ± 0.21 kT reweighted, 4.10 ± 0.30 kT in the simulation, within" in said["Samples"]
+    assert "(FME) 0.622 ± 0.014 · 10⁴ (kT/nm)²" in said["Forces"]
+    assert "3 of 4 molecules stayed whole for 0.5 ps" in said["Forces"]
+    assert str(Path("runs/quickstart/report.html")) in said["Look at"]
+    assert "trusted" not in said["Samples"]
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in said.values())
+
+
+def test_bad_news_is_told() -> None:
+    far = lines(job(), found(measure(2.0, 0.1), Average(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
+    assert "wastes nearly all samples" in far
+    assert "weights cannot be trusted" in far
+    assert "more apart than error bars explain" in far
+
+
+@pytest.mark.parametrize(
+    ("reweighted", "simulated", "sentence"),
+    [
+        (measure(3.0), Average(np.inf, np.nan), "is not known, as the simulation never changed sides."),
+        (measure(None, None), Average(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
+        (measure(3.5, None), Average(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
+    ],
+)
+def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
+    said = lines(job(), found(reweighted, simulated))["Samples"]
+    assert sentence in said and "nan" not in said
+
+
+def test_side_difference_is_that_of_the_angles() -> None:
+    random = np.random.default_rng(0)
+    replica = np.repeat(np.arange(40, dtype=np.int32), 200)
+    # Replicas differ in how often they are on the right side.
+    share = np.repeat(random.uniform(0.1, 0.3, 40), 200)
+    phi = np.where(random.random(8000) < share, 1.0, -1.0)
+    ours = side_difference(over_replicas((phi > 0).astype(float), replica))
+    theirs = side_with_error(phi, replica)
+    assert ours.mean == pytest.approx(theirs.mean)
+    assert ours.error == pytest.approx(theirs.error, rel=0.3)  # that of a bootstrap
+
+
+@pytest.mark.parametrize(("share", "difference"), [(0.0, np.inf), (1.0, -np.inf)])
+def test_side_difference_of_one_side_is_infinite(share: float, difference: float) -> None:
+    assert side_difference(Average(share, 0.0)).mean == difference
+
+
+def test_stages_go_from_nothing_to_all() -> None:
+    told: list[float] = []
+    progress = quickstart._stages(told.append, 2)
+    for doing in ("one", "two"):
+        for done in range(4):
+            progress(doing, done, 3)
+    assert told == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1])
+
+
+def test_training_tells_how_far_it_is(monkeypatch) -> None:
+    told: list[float] = []
+
+    def fake(data: Path, folder: Path, training, *, told, **_) -> None:
+        assert (data, folder, training) == (job().data, job().folder, job().scale.training)
+        for step in (0, 20, 80):
+            told(Progress(step, 80, math.nan, {}))
+
+    monkeypatch.setattr(quickstart, "train_generator", fake)
+    quickstart.train(job(), told.append)
+    assert told == pytest.approx([0.1, 0.325, 1.0])
+
+
+def test_a_page_is_written_anew_when_it_is_older_than_what_it_shows(tmp_path: Path) -> None:
+    here = job(tmp_path)
+    assert not is_reported(here)
+    here.motion.mkdir()
+    files = [here.model, here.metrics, here.motion / "record.npz", here.page]
+    for age, file in zip((30, 20, 10, 0), files, strict=True):
+        file.touch()
+        os.utime(file, (1e9 - age, 1e9 - age))
+    assert is_reported(here)
+    os.utime(here.metrics, (1e9 + 1, 1e9 + 1))
+    assert not is_reported(here)
