@@ -1,8 +1,8 @@
 """Of what was a result made? One answer to "is it there, may it go on, or must it be made again?".
 
-A result notes its *inputs*: a dictionary, as JSON can hold it, of everything that its numbers depend on (data,
-model, seed, samples, rows, dtype, version). Whoever needs the result compares dictionaries: equal ones mean
-that it is there.
+A result notes its *inputs*: a dictionary, as JSON can hold it, of everything that its numbers depend on
+(data, model, seed, samples, rows, dtype, version). Whoever needs the result compares dictionaries: equal ones
+mean that it is there.
 """
 
 from __future__ import annotations
