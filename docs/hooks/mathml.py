@@ -11,7 +11,7 @@ from mkdocs.exceptions import PluginError
 FORMULA = re.compile(
     r'<(span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</\1>', re.DOTALL
 )
-COMMAND = re.compile(r"\\[A-Za-z]+")
+COMMAND = re.compile(r"\\\W?\w*")
 # Browsers set "log p" without a space, TeX with a thin one unless a bracket follows.
 FUNCTION = re.compile(r"(?<!<msu[bp]>)(<mi>(?:cos|exp|log|sin)</mi>)(?=<m(?!o\b))")
 
