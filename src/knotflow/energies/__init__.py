@@ -23,13 +23,4 @@ __all__ = [
     "metropolis",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "knotflow.energies.energy": ["Energy", "MolecularEnergy"],
-        "knotflow.energies.metropolis": ["metropolis"],
-        "knotflow.energies.openmm_energy": ["OpenMMEnergy"],
-        "knotflow.energies.torch_force_field": ["TorchForceField"],
-        "knotflow.energies.toy": ["Mixed", "Rings"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
