@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from knotflow.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from knotflow.energies.choose import force_field
     from knotflow.energies.energy import Energy, MolecularEnergy
     from knotflow.energies.metropolis import metropolis
     from knotflow.energies.openmm_energy import OpenMMEnergy
@@ -20,6 +21,7 @@ __all__ = [
     "OpenMMEnergy",
     "Rings",
     "TorchForceField",
+    "force_field",
     "metropolis",
 ]
 
