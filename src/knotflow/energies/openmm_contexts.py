@@ -96,8 +96,8 @@ def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.
     A frame with a position that is not finite gets NaN for its energy and all its forces; so does one that
     OpenMM refuses.
     """
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
+    import openmm
+
     energies_kj = np.full(len(frames), np.nan)
     forces_kj = np.full(frames.shape, np.nan)
     for index in np.flatnonzero(np.isfinite(frames).all((1, 2))):

@@ -115,6 +115,27 @@ class MolecularSystem:
         """The same molecule at another temperature in K."""
         return replace(self, temperature=temperature)
 
+    def parametrised_again(self) -> Self:
+        """The same molecule with a force field that OpenMM makes anew from its files, to compare with.
+
+        Nothing of ``xml`` is used, nor the options it was made with: OpenMM's own defaults leave out no pair
+        of atoms and constrain nothing.
+
+        Raises:
+            ValueError: if the origin names no files, or OpenMM cannot use them.
+        """
+        with optional("molecules", "openmm", "molecules"):
+            import openmm
+        files = self.origin.get("force_field")
+        if not files:
+            raise ValueError("the system does not say which force-field files it was made of.")
+        force_field = load_force_field(files)
+        try:
+            anew = force_field.createSystem(self.topology.to_openmm())
+        except Exception as error:  # OpenMM raises several kinds
+            raise ValueError(f"{' + '.join(files)} cannot describe the molecule again: {error}") from None
+        return replace(self, xml=openmm.XmlSerializer.serialize(anew))
+
     def plain(self) -> dict[str, Any]:
         """Everything as JSON can hold it, exactly; `parse` reads it."""
         return {
