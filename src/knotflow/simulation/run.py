@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from knotflow.config import Config
 from knotflow.energies.force_terms import read_terms
 from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
-from knotflow.files import write_atomically
+from knotflow.files import only_writer, write_atomically
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import EngineName
 from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
@@ -239,7 +239,7 @@ class Simulation:
         workers = self._workers or (1 if on_gpu else usable_cores())
         setup = (self.plan.engine, self.system, place)
         with (
-            trajectory.only_writer(self.path),
+            only_writer(self.path),
             WorkerPool("knotflow.simulation.tasks:block_worker", setup, workers) as pool,
         ):
             while not self.finished:

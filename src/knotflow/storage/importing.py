@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from knotflow.energies.energy import MolecularEnergy
+from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import ForeignFrames, count_frames, read_frames
@@ -75,7 +76,7 @@ def convert(
         raise FileExistsError(f"{out} exists already; remove it or choose another name.")
     part = out.with_name(f".{out.name}.part")
     notes = {**(provenance or {}), "sources": [str(path) for path in sources], "stride": stride}
-    with trajectory.only_writer(out):
+    with only_writer(out):
         part.unlink(missing_ok=True)  # of an import that was killed
         try:
             trajectory.create(part, system, notes)

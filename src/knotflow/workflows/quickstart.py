@@ -16,10 +16,10 @@ from knotflow.analysis.frame_table import Progress
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
 from knotflow.energies import force_field
+from knotflow.files import only_writer
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint, notes
 from knotflow.flows.sampling import Sampler
-from knotflow.journal import only_writer
 from knotflow.storage.samples import SampleWriter, read_samples
 from knotflow.training.molecules import train_generator
 from knotflow.training.progress import Progress as TrainingProgress
