@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,12 +16,13 @@ from pydantic import Field, model_validator
 from knotflow.config import Config
 from knotflow.energies.force_terms import read_terms
 from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
-from knotflow.files import only_writer, write_atomically
+from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import EngineName
 from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
 from knotflow.simulation.tempering import geometric_ladder
 from knotflow.storage import trajectory
+from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.storage.trajectory import Frames
 from knotflow.workers import WorkerPool, usable_cores
 
@@ -95,6 +95,9 @@ class Progress:
     """Simulated and kept so far, all replicas together."""
 
 
+SUMS: Final = ("tried", "accepted", "temperatures")
+
+
 @dataclass
 class RunState:
     """All that a run needs to go on, and its statistics."""
@@ -113,21 +116,9 @@ class RunState:
 
     def save(self, path: Path) -> None:
         """Write the state, completely or not at all."""
-        positions, velocities, rungs, heading = self.walkers.parts()
         numbers = np.array([self.block, self.frames, self.attempts, self.round_trips])
-        content = io.BytesIO()
-        np.savez(
-            content,
-            positions=positions,
-            velocities=velocities,
-            rungs=rungs,
-            heading=heading,
-            numbers=numbers,
-            tried=self.tried,
-            accepted=self.accepted,
-            temperatures=self.temperatures,
-        )
-        write_atomically(path, content.getvalue())
+        sums = {name: getattr(self, name) for name in SUMS}
+        write_arrays(path, {**vars(self.walkers), **sums, "numbers": numbers})
 
     @classmethod
     def load(cls, path: Path) -> RunState:
@@ -137,21 +128,11 @@ class RunState:
             OSError: if it is missing or damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                parts = {name: file[name] for name in file.files}
-            walkers = Walkers(*(parts[name] for name in ("positions", "velocities", "rungs", "heading")))
-            block, frames, attempts, trips = (int(number) for number in parts["numbers"])
-            return cls(
-                walkers,
-                block,
-                frames,
-                attempts,
-                trips,
-                parts["tried"],
-                parts["accepted"],
-                parts["temperatures"],
-            )
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            found = read_arrays(path)
+            walkers = Walkers(*(found[part.name] for part in fields(Walkers)))
+            block, frames, attempts, trips = (int(number) for number in found["numbers"])
+            return cls(walkers, block, frames, attempts, trips, *(found[name] for name in SUMS))
+        except (OSError, ValueError, KeyError) as error:
             raise OSError(
                 f"the state of the run, {path}, is missing or damaged ({error}), so it cannot go on; the "
                 "frames it made are fine, choose another --out for new ones."

@@ -7,7 +7,7 @@ worker does it, and a run that is killed repeats its last block exactly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,17 +41,12 @@ class Walkers:
         return cls(positions, np.zeros_like(positions), ladder.rungs, ladder.heading)
 
     def __getitem__(self, groups: slice) -> Walkers:
-        positions, velocities, rungs, heading = self.parts()
-        return Walkers(positions[groups], velocities[groups], rungs[groups], heading[groups])
-
-    def parts(self) -> tuple[Floats, Floats, Ints, Ints]:
-        """The arrays, in the order of the constructor."""
-        return self.positions, self.velocities, self.rungs, self.heading
+        return Walkers(**{name: part[groups] for name, part in vars(self).items()})
 
     @classmethod
     def join(cls, some: list[Walkers]) -> Walkers:
         """Groups of several one after the other."""
-        return cls(*(np.concatenate(parts) for parts in zip(*(w.parts() for w in some), strict=True)))
+        return cls(*(np.concatenate([getattr(w, part.name) for w in some]) for part in fields(cls)))
 
 
 @dataclass(frozen=True)
