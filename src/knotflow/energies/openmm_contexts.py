@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.extras import optional
+from knotflow.workers import usable_cores
 
 if TYPE_CHECKING:
     import openmm
@@ -88,6 +89,11 @@ def fastest_platform(xml: str, positions: Frames) -> str:
     fastest = min(seconds, key=lambda name: seconds[name])
     reference = seconds.get("Reference", math.inf)
     return "Reference" if reference < CLEARLY * seconds[fastest] else fastest
+
+
+def worker_count(place: str) -> int:
+    """How many processes suit an OpenMM platform or a torch device: one for a GPU, else one for each core."""
+    return 1 if place in (*GPU_PLATFORMS, "cuda") else usable_cores()
 
 
 def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.float64], Frames]:

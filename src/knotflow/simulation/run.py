@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from knotflow.config import Config
 from knotflow.energies.force_terms import read_terms
-from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
+from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
 from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import EngineName
@@ -24,7 +24,7 @@ from knotflow.simulation.tempering import geometric_ladder
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.storage.trajectory import Frames
-from knotflow.workers import WorkerPool, usable_cores
+from knotflow.workers import WorkerPool
 
 SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
@@ -103,16 +103,24 @@ class RunState:
     """All that a run needs to go on, and its statistics."""
 
     walkers: Walkers
+    tried: NDArray[np.int64]
+    """Exchanges tried between neighbouring temperatures, shape (rungs - 1,)."""
+    accepted: NDArray[np.int64]
+    temperatures: NDArray[np.float64]
+    """Of the motion, sum over the frames of each replica, in K."""
     block: int = 0
     """Which block is next: 0 spreads the replicas, 1 equilibrates them, the others keep frames."""
     frames: int = 0
     """Frames kept of each replica."""
     attempts: int = 0
+    """Rounds of exchanges so far."""
     round_trips: int = 0
-    tried: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    temperatures: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Of the motion, sum over the frames of each replica, in K."""
+
+    @classmethod
+    def fresh(cls, structure: NDArray[np.float64], replicas: int, rungs: int) -> RunState:
+        """All walkers at one structure."""
+        exchanges = np.zeros(rungs - 1, dtype=np.int64)
+        return cls(Walkers.at(structure, replicas, rungs), exchanges, exchanges, np.zeros(replicas))
 
     def save(self, path: Path) -> None:
         """Write the state, completely or not at all."""
@@ -130,8 +138,9 @@ class RunState:
         try:
             found = read_arrays(path)
             walkers = Walkers(*(found[part.name] for part in fields(Walkers)))
+            tried, accepted, temperatures = (found[name] for name in SUMS)
             block, frames, attempts, trips = (int(number) for number in found["numbers"])
-            return cls(walkers, block, frames, attempts, trips, *(found[name] for name in SUMS))
+            return cls(walkers, tried, accepted, temperatures, block, frames, attempts, trips)
         except (OSError, ValueError, KeyError) as error:
             raise OSError(
                 f"the state of the run, {path}, is missing or damaged ({error}), so it cannot go on; the "
@@ -175,13 +184,7 @@ class Simulation:
             self._begun_on = info.provenance.get("place")
             self.state = RunState.load(self.state_path)
         else:
-            groups, rungs = plan.replicas, len(self.ladder)
-            self.state = RunState(
-                Walkers.at(system.positions, groups, rungs),
-                tried=np.zeros(rungs - 1, dtype=np.int64),
-                accepted=np.zeros(rungs - 1, dtype=np.int64),
-                temperatures=np.zeros(groups),
-            )
+            self.state = RunState.fresh(system.positions, plan.replicas, len(self.ladder))
 
     @property
     def state_path(self) -> Path:
@@ -207,21 +210,15 @@ class Simulation:
             return
         place = self._place
         if not self.resumed:
-            provenance = {
-                "command": "simulate",
-                "plan": self.plan.fixed(),
-                "place": place,
-                "ladder": self.ladder,
-            }
-            trajectory.create(self.path, self.system, provenance)
+            made = {"command": "simulate", "plan": self.plan.fixed(), "place": place, "ladder": self.ladder}
+            trajectory.create(self.path, self.system, made)
             self.state.save(self.state_path)
             self.resumed = True
-        on_gpu = place in GPU_PLATFORMS or place.startswith("cuda")
-        workers = self._workers or (1 if on_gpu else usable_cores())
+        workers = self._workers or worker_count(place)
         setup = (self.plan.engine, self.system, place)
         with (
             only_writer(self.path),
-            WorkerPool("knotflow.simulation.tasks:block_worker", setup, workers) as pool,
+            WorkerPool("knotflow.simulation.tasks:task_worker", setup, workers) as pool,
         ):
             while not self.finished:
                 self._run_block(pool, progress)
@@ -230,9 +227,8 @@ class Simulation:
         """One block of all replicas; it counts only when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         shares = self._shares()
-        exchange = (
-            min(interval, EXCHANGE_STEPS) if len(self.ladder) > 1 and phase != "spreading" else interval
-        )
+        exchanges = len(self.ladder) > 1 and phase != "spreading"
+        exchange = min(interval, EXCHANGE_STEPS) if exchanges else interval
         tasks = [
             Task(
                 self.state.walkers[share],

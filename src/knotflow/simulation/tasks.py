@@ -1,7 +1,7 @@
-"""Simulations cut into blocks: what one worker does with some walkers for a while.
+"""Simulations cut into tasks: what one worker does with some walkers for a while.
 
-A block starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
-worker does it, and a run that is killed repeats its last block exactly.
+A task starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
+worker does it, and a run that is killed repeats its last tasks exactly.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Outcome:
     round_trips: int
 
 
-def block_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
+def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
     """Target of a `WorkerPool`: an engine that does `Task` after `Task`."""
     engine = make_engine(*setup)
 
