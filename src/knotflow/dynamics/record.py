@@ -100,7 +100,7 @@ def to_mdtraj(
         ValueError: if shapes do not fit.
         ModuleNotFoundError: without MDTraj.
     """
-    with optional("trajectories", "mdtraj", "molecules"):
+    with optional("trajectories"):
         import mdtraj
     x = np.asarray(positions, dtype=np.float32)
     x = x[:, None] if x.ndim == 3 else x

@@ -93,19 +93,9 @@ def read_terms(system: Any) -> ForceTerms:
         forces[name].append(force)
     _check(system, forces)
     n = system.getNumParticles()
-    bonds = [
-        _values(f.getBondParameters(i)) for f in forces["HarmonicBondForce"] for i in range(f.getNumBonds())
-    ]
-    angles = [
-        _values(f.getAngleParameters(i))
-        for f in forces["HarmonicAngleForce"]
-        for i in range(f.getNumAngles())
-    ]
-    torsions = [
-        _values(f.getTorsionParameters(i))
-        for f in forces["PeriodicTorsionForce"]
-        for i in range(f.getNumTorsions())
-    ]
+    bonds = _parameters(forces["HarmonicBondForce"], "Bond")
+    angles = _parameters(forces["HarmonicAngleForce"], "Angle")
+    torsions = _parameters(forces["PeriodicTorsionForce"], "Torsion")
     coulomb, attraction, repulsion = _pairs(forces["NonbondedForce"], n)
     return ForceTerms(
         n_atoms=n,
@@ -119,7 +109,7 @@ def read_terms(system: Any) -> ForceTerms:
         coulomb=coulomb,
         attraction=attraction,
         repulsion=repulsion,
-        born=_born(forces["GBSAOBCForce"][0], n) if forces["GBSAOBCForce"] else None,
+        born=_born(forces["GBSAOBCForce"][0]) if forces["GBSAOBCForce"] else None,
     )
 
 
@@ -155,9 +145,13 @@ def _check(system: Any, forces: dict[str, list[Any]]) -> None:
             )
 
 
-def _values(parameters: Any) -> list[Any]:
-    """Parameters as OpenMM gives them, without their units (nm, rad, kJ/mol, e)."""
-    return [getattr(value, "_value", value) for value in parameters]
+def _parameters(forces: list[Any], kind: str) -> list[list[Any]]:
+    """Rows of parameters of all bonds, angles ... of some forces, without units (nm, rad, kJ/mol, e)."""
+    return [
+        [getattr(value, "_value", value) for value in getattr(force, f"get{kind}Parameters")(i)]
+        for force in forces
+        for i in range(getattr(force, f"getNum{kind}s")())
+    ]
 
 
 def _indices(rows: list[list[Any]], count: int) -> Indices:
@@ -191,12 +185,11 @@ def _pairs(forces: list[Any], n: int) -> tuple[Floats, Floats, Floats]:
     """Tables of Coulomb and Lennard-Jones factors, exceptions put in their places."""
     coulomb, sigma, epsilon = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))
     for force in forces:
-        charge, size, depth = np.array([_values(force.getParticleParameters(i)) for i in range(n)]).T
+        charge, size, depth = np.array(_parameters([force], "Particle")).T
         coulomb = np.outer(charge, charge)
         sigma = (size[:, None] + size) / 2
         epsilon = np.sqrt(np.outer(depth, depth))
-        for index in range(force.getNumExceptions()):
-            i, j, product, size_ij, depth_ij = _values(force.getExceptionParameters(index))
+        for i, j, product, size_ij, depth_ij in _parameters([force], "Exception"):
             coulomb[i, j] = coulomb[j, i] = product
             sigma[i, j] = sigma[j, i] = size_ij
             epsilon[i, j] = epsilon[j, i] = depth_ij
@@ -205,8 +198,8 @@ def _pairs(forces: list[Any], n: int) -> tuple[Floats, Floats, Floats]:
     return COULOMB * coulomb, 4 * epsilon * sigma**6, 4 * epsilon * sigma**12
 
 
-def _born(force: Any, n: int) -> Born:
-    charges, radii, scales = np.array([_values(force.getParticleParameters(i)) for i in range(n)]).T
+def _born(force: Any) -> Born:
+    charges, radii, scales = np.array(_parameters([force], "Particle")).T
     return Born(
         charges,
         radii,

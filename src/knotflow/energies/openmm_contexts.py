@@ -42,7 +42,7 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
         platform: Its name, such as ``"Reference"`` (double precision) or ``"CPU"`` (mostly single).
         integrator: For simulations; energies alone need none.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     chosen = openmm.Platform.getPlatformByName(platform)
     known = set(chosen.getPropertyNames())
@@ -53,7 +53,7 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
 
 def works(platform: str, xml: str) -> bool:
     """Whether this machine has a platform, and it knows the forces of a serialised OpenMM System."""
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     try:
         make_context(xml, platform)
@@ -73,7 +73,7 @@ def fastest_platform(xml: str, positions: Frames) -> str:
         xml: The OpenMM System, serialised.
         positions: A structure to try, shape ``(atoms, 3)`` in nm.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     seconds: dict[str, float] = {}
     for number in range(openmm.Platform.getNumPlatforms()):

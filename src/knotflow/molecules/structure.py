@@ -37,7 +37,7 @@ def read_pdb(path: str | Path) -> Structure:
         ValueError: if it is no PDB file, has a periodic box, or holds water, ions or positions that are no
             numbers.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         from openmm import app, unit
     path = Path(path)
     if not path.is_file():

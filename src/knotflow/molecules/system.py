@@ -104,7 +104,7 @@ class MolecularSystem:
 
     def openmm_system(self) -> openmm.System:
         """The OpenMM System, made anew at every call."""
-        with optional("molecules", "openmm", "molecules"):
+        with optional("molecules"):
             import openmm
         try:
             return openmm.XmlSerializer.deserialize(self.xml)
@@ -124,7 +124,7 @@ class MolecularSystem:
         Raises:
             ValueError: if the origin names no files, or OpenMM cannot use them.
         """
-        with optional("molecules", "openmm", "molecules"):
+        with optional("molecules"):
             import openmm
         files = self.origin.get("force_field")
         if not files:
@@ -230,7 +230,7 @@ def assemble(
         temperature: In K.
         **origin: What to note beside force field and solvent.
     """
-    with optional("molecules", "openmm and mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
         import openmm
     files = force_field_files(force_field, solvent)
@@ -280,7 +280,7 @@ def topology_to_plain(topology: mdtraj.Topology) -> dict[str, Any]:
 
 def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
     """The topology that `topology_to_plain` described."""
-    with optional("molecules", "mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
         from mdtraj.core import topology as kinds
     topology = mdtraj.Topology()

@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 def open_file(source: Path | io.IOBase, mode: str) -> h5py.File:
     """A file in this layout, by its path or as a stream, to read or write it."""
-    with optional("trajectories and samples", "h5py", "molecules"):
+    with optional("trajectories and samples"):
         import h5py
     return h5py.File(source, mode, libver=None if mode == "r" else LIBVER, locking=False)
 

@@ -15,7 +15,7 @@ from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
-from knotflow.storage.other_programs import ForeignFrames, count_frames, read_frames
+from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
 from knotflow.storage.trajectory import Frames
 
 ATOMS_AT_ONCE: Final = 50_000
@@ -145,7 +145,7 @@ def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[
 
 
 def _energies_and_forces(
-    path: Path, found: ForeignFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
+    path: Path, found: RawFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours."""
     energies, forces = found.energies, found.forces
@@ -187,7 +187,7 @@ def _mismatch(path: Path, row: int, what: str) -> ValueError:
     )
 
 
-def _check_geometry(path: Path, found: ForeignFrames, system: MolecularSystem) -> None:
+def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> None:
     """Refuse positions that are no numbers, and bonds of lengths that bonds do not have."""
     _check_finite(path, found, "positions", found.positions)
     i, j = np.array(system.bonds).T
@@ -212,7 +212,7 @@ def _check_geometry(path: Path, found: ForeignFrames, system: MolecularSystem) -
     )
 
 
-def _check_finite(path: Path, found: ForeignFrames, name: str, values: NDArray[Any]) -> None:
+def _check_finite(path: Path, found: RawFrames, name: str, values: NDArray[Any]) -> None:
     wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
     if len(wrong):
         raise ValueError(

@@ -24,7 +24,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
@@ -127,7 +126,7 @@ class SampleWriter:
             self._remove_parts()  # of a process that was killed
             columns = NUMBERS if self.weights else NUMBERS[:1]
             kind = _Hdf5 if len(self._parts) == 1 else _WithTable
-            self._file = kind(self._parts, self._molecule, columns)
+            self._file: _Hdf5 | _WithTable = kind(self._parts, self._molecule, columns)
             stack.callback(self._file.close)
             self._stack = stack.pop_all()
         return self
@@ -279,23 +278,9 @@ class RunningShare:
         return self._sum**2 / (self.n * self._squares) if self._squares else math.nan
 
 
-class _File(ABC):
-    """A file that grows."""
+class _Hdf5:
+    """All in one file that grows."""
 
-    @abstractmethod
-    def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
-        """Add samples, positions in nm."""
-
-    @abstractmethod
-    def note(self, provenance: Mapping[str, Any]) -> None:
-        """Keep how the samples were drawn, if the format can."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close it; more than once does no harm."""
-
-
-class _Hdf5(_File):
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
         self._file = hdf5.open_file(paths[0], "w")
         hdf5.begin(self._file, molecule, (POSITIONS, *columns), "samples", VERSION)
@@ -312,7 +297,7 @@ class _Hdf5(_File):
         self._file.close()
 
 
-class _WithTable(_File):
+class _WithTable:
     """Positions in a format of other programs, all else in a table."""
 
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
@@ -337,7 +322,7 @@ class _WithTable(_File):
         self._table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
     def note(self, provenance: Mapping[str, Any]) -> None:
-        pass
+        """These formats have no place for it."""
 
     def close(self) -> None:
         self._stack.close()
@@ -347,7 +332,7 @@ def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContext
     """A PDB file of ours, or an XTC or DCD file by MDTraj."""
     if path.suffix == ".pdb":
         return closing(PdbFile(path, topology))
-    with optional("samples", "mdtraj", "molecules"):
+    with optional("samples"):
         from mdtraj.formats import DCDTrajectoryFile, XTCTrajectoryFile
     kind = DCDTrajectoryFile if path.suffix == ".dcd" else XTCTrajectoryFile
     file: AbstractContextManager[Any] = kind(str(path), "w")

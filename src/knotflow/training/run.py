@@ -23,9 +23,9 @@ from knotflow.training.config import TrainingConfig
 from knotflow.training.data import check_data
 from knotflow.training.marginals import fit_marginals
 from knotflow.training.objectives import Batch, Metric, Mix, make_loss
-from knotflow.training.own_samples import Own
+from knotflow.training.own_samples import MakePool
 
-with optional("training runs", "Lightning", "train"):
+with optional("training runs"):
     import lightning.pytorch as pl
     from lightning.pytorch.loggers import Logger, TensorBoardLogger
     from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -48,7 +48,7 @@ def fit(
     energy: Energy | None = None,
     metric: Metric | None = None,
     monitor: Monitor | None = None,
-    own: Own | None = None,
+    own: MakePool | None = None,
     notes: dict[str, Any] | None = None,
     title: str = "training",
     progress: bool = True,
