@@ -1,4 +1,4 @@
-"""Packages that only some users need: what to do when one is missing."""
+"""Optional packages: what to say when one is missing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MODULES: Final = {
 
 
 def need(work: str, *extras: str) -> None:
-    """Say at once, not after minutes, which packages some work lacks; nothing is imported.
+    """Say which packages are missing before long work starts; nothing is imported.
 
     Args:
-        work: What needs them, as in "the quickstart".
-        extras: Of `MODULES`.
+        work: What needs the packages, as in "the quickstart".
+        extras: Which extras of `MODULES` it needs.
 
     Raises:
         ModuleNotFoundError: with all that is missing, and the remedy.

@@ -50,7 +50,7 @@ def only_writer(path: str | Path) -> Iterator[None]:
     with lock_path.open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed it just now: then this is not the lock that others find.
+            # The last holder may just have removed it: then this is not the file that others lock.
             ours = os.path.samestat(os.fstat(lock.fileno()), lock_path.stat())
         except (BlockingIOError, FileNotFoundError):
             ours = False

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 Frames = NDArray[np.float64]
 
 PROPERTIES: Final = {"Threads": "1", "DeterministicForces": "true", "Precision": "mixed"}
-"""What platforms are asked for, each as far as it knows the property: parallel work is left to processes."""
+"""Set on platforms that know them. One thread each: parallel work is left to processes."""
 
 GPU_PLATFORMS: Final = ("CUDA", "OpenCL", "HIP")
 
 TRIALS: Final = 30
 CLEARLY: Final = 2.0
-"""So many times as fast as ``"Reference"`` another platform must be to be preferred to it."""
+"""How many times as fast as ``"Reference"`` another platform must be to be preferred."""
 TRIAL_SECONDS: Final = 0.1
-"""A platform is timed by so many evaluations, or by fewer (three at least) if they take longer than this."""
+"""A platform is timed by `TRIALS` evaluations, or by fewer (at least three) if they take longer than this."""
 
 
 def make_context(xml: str, platform: str, integrator: openmm.Integrator | None = None) -> openmm.Context:
@@ -66,8 +66,8 @@ def fastest_platform(xml: str, positions: Frames) -> str:
     """The platform that evaluates energy and forces fastest, found by trying all that work here.
 
     Small molecules are usually fastest on ``"Reference"``, which has least to prepare for an evaluation. It
-    is also the most precise, and so chosen unless another is clearly faster: whoever simulates twice on a
-    busy machine gets the same bits.
+    is also the most precise, and so chosen unless another is clearly faster: simulating twice on a busy
+    machine then gives the same bits.
 
     Args:
         xml: The OpenMM System, serialised.

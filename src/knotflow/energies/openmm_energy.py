@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from knotflow.molecules.system import MolecularSystem
 
 SMALL_BATCH: Final = 32
-"""Up to so many frames are evaluated in this process: not worth the start of a worker, nor the way to it."""
+"""Batches up to this size are evaluated in this process: sending them to a worker would not pay."""
 
 CHUNK: Final = (8, 250)
-"""Least and most frames in a worker's task."""
+"""Fewest and most frames in a worker's task."""
 
 
 class OpenMMEnergy(MolecularEnergy):

@@ -39,12 +39,12 @@ TINY: Final = 1e-30
 
 @cache
 def _threads(n: int) -> ThreadPoolExecutor:
-    """Threads that stay, since new ones would have to get their memory anew."""
+    """Threads that stay: new ones would have to allocate their memory again."""
     return ThreadPoolExecutor(n, thread_name_prefix="knotflow")
 
 
 def frames_at_once(n_atoms: int, frames: int | None = None) -> int:
-    """How many frames, of so many or of any number, are best evaluated together on a CPU.
+    """How many frames are best evaluated together on a CPU, given how many there are, if that is known.
 
     A multiple of its vector width; a chunk that is not full costs as much as a full one.
     """
@@ -106,7 +106,7 @@ class TorchForceField(MolecularEnergy):
 
     @property
     def compiled(self) -> bool:
-        """Whether `energy_and_force` runs compiled graphs, as far as it was called."""
+        """Whether `energy_and_force` runs compiled graphs; False once a compilation has failed."""
         return self._compiled and all(graph.compiled for graph in self._graphs.values())
 
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:

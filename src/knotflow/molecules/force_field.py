@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openmm import app
 
 Solvent = Literal["obc", "vacuum"]
-"""Implicit water after Onufriev, Bashford and Case; or no further file than those of the force field."""
+"""Implicit water (Onufriev, Bashford and Case), or the files of the force field alone."""
 
 DEFAULT_FORCE_FIELD = ("amber99sbildn.xml",)
 

@@ -44,7 +44,7 @@ def read_pdb(path: str | Path) -> Structure:
         raise FileNotFoundError(f"there is no PDB file {path}.")
     try:
         pdb = app.PDBFile(str(path))
-    except Exception as error:  # the parser of OpenMM raises whatever it stumbles upon
+    except Exception as error:  # OpenMM's parser raises errors of many kinds
         raise ValueError(
             f"{path} cannot be read as a PDB file ({type(error).__name__}: {error}); expected ATOM records "
             "with names, residues and coordinates in their columns."

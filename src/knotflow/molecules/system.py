@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,8 +45,8 @@ class MolecularSystem:
         temperature: In K.
         origin: How the system was made (source, force-field files, solvent ...); anything JSON can hold.
 
-    Where OpenMM is not installed, a description from elsewhere can be read and its topology, structure and
-    temperature used; its System, which was checked where it was made, waits.
+    Without OpenMM, a description from elsewhere can still be read, and its topology, structure and
+    temperature used. Its System was checked where it was made.
 
     Raises:
         ValueError: if the parts do not fit together, or if not every coordinate of the System is free,
@@ -69,7 +70,7 @@ class MolecularSystem:
                 f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row for "
                 f"each atom of the topology, got shape {self.positions.shape}."
             )
-        if _openmm_is_installed():
+        if importlib.util.find_spec("openmm"):
             _check_free(self.openmm_system(), self.n_atoms)
 
     @property
@@ -103,7 +104,7 @@ class MolecularSystem:
         return sorted((min(a.index, b.index), max(a.index, b.index)) for a, b in self.topology.bonds)
 
     def openmm_system(self) -> openmm.System:
-        """The OpenMM System, made anew at every call."""
+        """A new OpenMM System at every call."""
         with optional("molecules"):
             import openmm
         try:
@@ -116,7 +117,7 @@ class MolecularSystem:
         return replace(self, temperature=temperature)
 
     def parametrised_again(self) -> Self:
-        """The same molecule with a force field that OpenMM makes anew from its files, to compare with.
+        """The same molecule with a force field that OpenMM makes again from its files, to compare with.
 
         Nothing of ``xml`` is used, nor the options it was made with: OpenMM's own defaults leave out no pair
         of atoms and constrain nothing.
@@ -298,20 +299,12 @@ def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
     return topology
 
 
-def _openmm_is_installed() -> bool:
-    try:
-        import openmm  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 def _masses(system: openmm.System) -> NDArray[np.float64]:
     return np.array([system.getParticleMass(i)._value for i in range(system.getNumParticles())])
 
 
 def _check_free(system: openmm.System, n_atoms: int) -> None:
-    """Refuse a System that is not made of so many free atoms in open space."""
+    """Refuse a System that is not made of ``n_atoms`` free atoms in open space."""
     particles = system.getNumParticles()
     if particles != n_atoms:
         raise ValueError(

@@ -28,7 +28,7 @@ from knotflow.workers import WorkerPool
 
 SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
-"""Replicas first run at so many times their temperature, to start in different basins."""
+"""Replicas first run at this multiple of their temperature, to start in different basins."""
 
 EXCHANGE_STEPS: Final = 250
 """Steps between attempts to exchange temperatures, unless frames are kept more often."""
@@ -38,13 +38,13 @@ TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
 
 GPU_WALKERS: Final = 4096
 FEWEST_TASKS: Final = 4
-"""Replicas are cut into at least so many tasks, so that all cores have something to do."""
+"""Replicas are divided into at least this many tasks, so that all cores have something to do."""
 
 
 class SimulationPlan(Config):
     """What to simulate.
 
-    All but ``frames`` is fixed once a file has been started; asking for more frames goes on with it.
+    Once a file has been started, only ``frames`` may change: more frames continue it.
     """
 
     engine: EngineName = "openmm"
@@ -80,7 +80,7 @@ class SimulationPlan(Config):
         return geometric_ladder(system.temperature, self.highest_temperature, system.n_atoms)
 
     def fixed(self) -> dict[str, Any]:
-        """What may not change when a run goes on."""
+        """What must stay the same when a run is continued."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
 
 
@@ -100,7 +100,7 @@ SUMS: Final = ("tried", "accepted", "temperatures")
 
 @dataclass
 class RunState:
-    """All that a run needs to go on, and its statistics."""
+    """All that is needed to continue a run, and its statistics."""
 
     walkers: Walkers
     tried: NDArray[np.int64]
@@ -151,8 +151,8 @@ class RunState:
 class Simulation:
     """A run and its file.
 
-    Next to the file ``name.h5`` there is ``name.h5.state``, from which a stopped or killed run goes on;
-    without it the file is complete in itself.
+    A stopped or killed run continues from ``name.h5.state``, beside its file ``name.h5``. To read the frames,
+    the state is not needed.
 
     Args:
         path: The HDF5 file, new or from an earlier run with the same plan.
@@ -300,7 +300,7 @@ class Simulation:
     def _place(self) -> str:
         """The OpenMM platform or the torch device: the one the run began on, if this machine has it.
 
-        Each has random numbers of its own, so on another the run would go on with other bits.
+        Each has its own random numbers, so on another the run would continue with other bits.
         """
         if self.plan.engine == "openmm":
             if self._begun_on is not None and works(self._begun_on, self.system.xml):

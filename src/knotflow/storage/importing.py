@@ -19,7 +19,7 @@ from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
 from knotflow.storage.trajectory import Frames
 
 ATOMS_AT_ONCE: Final = 50_000
-"""Atoms of all frames in a piece: bounds memory, and the time from one sign of progress to the next."""
+"""Atoms of all frames in a piece: bounds memory, and the time between two progress reports."""
 
 SAMPLES: Final = 100
 """Frames, spread over all of them, whose given energies and forces are compared with our own."""
@@ -32,7 +32,7 @@ changes both by far more than this."""
 
 
 def total_frames(sources: Sequence[Path]) -> int | None:
-    """Number of frames in all files, or None if only reading would tell."""
+    """Number of frames in all files; None if it takes reading them to know."""
     counts = [count_frames(path) for path in sources]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -127,7 +127,7 @@ def _checked(
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
-                time = number[keep] if kept.time is None else kept.time  # 1 ps a frame for want of a clock
+                time = number[keep] if kept.time is None else kept.time  # without a clock, 1 ps a frame
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
             n_kept += len(kept)
             n_read += len(found)
@@ -135,7 +135,7 @@ def _checked(
 
 
 def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[np.int64]:
-    """The number of each frame within its replica, if so many of it have been seen before; counts on."""
+    """The number of each frame within its replica; ``seen`` counts the frames of each replica so far."""
     number = np.empty_like(replica)
     for which in np.unique(replica).tolist():
         rows = np.flatnonzero(replica == which)

@@ -6,8 +6,8 @@ order that is safe at every moment:
 
 1. New bytes go behind the end of the file, where nothing refers to them yet.
 2. Bytes to be changed inside the file go to a journal beside it, which appears when it is complete.
-3. They are changed, and the journal is removed. Whoever finds a journal, because the program was killed just
-   now, does this step again (`settle`), or reads as if it had been done (`pending`).
+3. They are changed, and the journal is removed. A journal that is still there tells that the program was
+   killed in this step: it is done again (`settle`), or readers see the file as if it had been (`pending`).
 """
 
 from __future__ import annotations

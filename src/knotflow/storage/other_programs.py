@@ -52,7 +52,7 @@ class RawFrames:
 
 
 def count_frames(path: Path) -> int | None:
-    """Number of frames in a file, or None if only reading would tell."""
+    """Number of frames in a file; None if it takes reading it to know."""
     if path.suffix == ".npz":
         with _npz_arrays(path) as arrays:
             return arrays["positions"].shape[0]
@@ -61,21 +61,21 @@ def count_frames(path: Path) -> int | None:
     try:
         with mdtraj.open(str(path)) as file:
             return len(file)
-    except Exception:  # not every format can tell; what is wrong with a file is said when it is read
+    except Exception:  # not every format knows; a damaged file is explained when it is read
         return None
 
 
 def read_frames(path: Path, system: MolecularSystem, topology: Path | None, rows: int) -> Iterator[RawFrames]:
-    """All frames of a file, at most so many rows at a time.
+    """All frames of a file, at most ``rows`` at a time.
 
     Args:
         path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and perhaps ``forces`` in
             kJ/mol/nm, ``energies`` in kJ/mol, ``time`` in ps and ``segment`` (whole numbers, one for each
             independent trajectory); or what mdtraj reads.
         system: The molecule: atoms must be in its order.
-        topology: File with names and elements of the atoms, for formats without; by default, they are taken
-            for those of the molecule.
-        rows: Frames at a time.
+        topology: File with names and elements of the atoms, for formats without; by default the atoms are
+            taken to be those of the molecule.
+        rows: How many frames at a time.
 
     Raises:
         ValueError: if the file cannot be read or is not of this molecule.

@@ -84,8 +84,7 @@ class Samples:
 class SampleWriter:
     """Writes samples piece by piece into a file that has its name only when it is complete.
 
-    Use it in a ``with`` block and call `complete` at its end; a block that is left before leaves nothing
-    behind.
+    Use it in a ``with`` block and call `complete` at its end. Without that, nothing is left behind.
 
     Args:
         path: The file; its ending chooses the format: ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``.
@@ -109,7 +108,7 @@ class SampleWriter:
     ) -> None:
         self.path = Path(path)
         self.paths = output_files(self.path)
-        """The files that there are in the end, that of the positions first."""
+        """The files that will be written, the one with the positions first."""
         check_free(self.path, overwrite=overwrite)
         self.weights = weights
         self._kT = thermal_energy(molecule["temperature"])
@@ -154,7 +153,7 @@ class SampleWriter:
         for name, values in columns.items():
             if values.shape != (len(y),):
                 raise ValueError(
-                    f"{name} must have shape ({len(y)},) for so many samples, got {values.shape}."
+                    f"{name} must have shape ({len(y)},), one for each sample, got {values.shape}."
                 )
         try:
             self._file.write(y.numpy(), columns)
@@ -171,7 +170,7 @@ class SampleWriter:
                     os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:
             raise self._failed(error) from error
-        # Positions last, and no old ones beside a new table: whoever finds them has the table that is theirs.
+        # Positions last, and no old ones beside a new table: positions that are there fit the table.
         if len(self.paths) > 1:
             self.path.unlink(missing_ok=True)
         for part, path in zip(reversed(self._parts), reversed(self.paths), strict=True):

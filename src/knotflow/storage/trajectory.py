@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ROWS_AT_ONCE = 8192
-"""Frames that pieces of a file have, unless one says otherwise."""
+"""Frames in a piece of a file, by default."""
 
 T = TypeVar("T")
 
@@ -137,8 +137,8 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
 def append(path: str | Path, frames: Frames, at: int) -> None:
     """Put frames into rows ``at, at + 1, ...`` of a file; they are its last rows then.
 
-    Rows from ``at`` on that the file had before are dropped: a run that goes on from its checkpoint makes the
-    frames after that once more. All this happens at once or, if it fails or is killed, not at all.
+    Older rows from ``at`` on are dropped: a run that resumes from its checkpoint makes the frames after it
+    again. All this happens at once or, if it fails or is killed, not at all.
 
     Args:
         path: The file, made by `create`.

@@ -111,17 +111,7 @@ def fit(
     if checkpoint is not None:
         module.restore(checkpoint["state"])
         module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
-    data = FlowData(
-        train,
-        validation,
-        batch_size=config.batch_size,
-        steps=config.steps,
-        block=config.checkpoint_every,
-        seed=config.seed,
-        done=done,
-        own=module.own_samples,
-        own_size=int(config.own_share * config.batch_size),
-    )
+    data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]
         if progress:
@@ -131,7 +121,7 @@ def fit(
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
-            _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
+            _trainer(folder, callbacks, data).fit(module, datamodule=data)
     made = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
     save(module.model, model, **{**(notes or {}), **made})
     initial.unlink(missing_ok=True)
@@ -179,10 +169,8 @@ def _interruptible() -> Iterator[None]:
         raise
 
 
-def _trainer(
-    folder: Path, callbacks: list[pl.Callback], data: FlowData, config: TrainingConfig
-) -> pl.Trainer:
-    resume_at = data.done * data.block
+def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.Trainer:
+    resume_at = data.done * data.config.checkpoint_every
     loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
     with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
         # purge_step hides what an interrupted run logged beyond its last checkpoint.
@@ -198,7 +186,7 @@ def _trainer(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=None if data.validation else 0,
-        log_every_n_steps=config.log_every,
+        log_every_n_steps=data.config.log_every,
         use_distributed_sampler=False,
     )
 
