@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from knotflow.config import Config
-from knotflow.energies.force_terms import read_terms
 from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
 from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
@@ -173,7 +172,9 @@ class Simulation:
         self.plan = plan
         self.ladder = plan.ladder(system)
         if plan.engine == "torch":
-            read_terms(system.openmm_system())
+            from knotflow.energies.force_terms import read_terms  # here, because OpenMM needs no torch
+
+            read_terms(system.openmm_system(), system.kT)
         self._workers = workers
         self.resumed = self.path.exists()
         self._begun_on: str | None = None
