@@ -17,8 +17,8 @@ from knotflow.config import Config
 from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
 from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.engines import EngineName
-from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
+from knotflow.simulation.engines import STEP, EngineName
+from knotflow.simulation.tasks import Outcome, Task, Walkers
 from knotflow.simulation.tempering import geometric_ladder
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import read_arrays, write_arrays
@@ -275,7 +275,7 @@ class Simulation:
                 energies.reshape(-1),
                 np.repeat(np.arange(replicas, dtype=np.int32), frames),
                 frame,
-                np.asarray((frame + 1) * picoseconds(self.plan.interval), dtype=np.float64),
+                np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64),
             ),
             at=state.frames * replicas,
         )
@@ -341,7 +341,7 @@ class Simulation:
         ready = plan.replicas * (sum(before[: state.block]) + state.frames * plan.interval)
         everything = plan.replicas * (sum(before) + plan.frames * plan.interval)
         kept = plan.replicas * state.frames + (frames if phase == "sampling" else 0)
-        nanoseconds = kept * picoseconds(plan.interval) / 1000
+        nanoseconds = kept * (plan.interval * STEP) / 1000
         return Progress(phase, rungs * (ready + steps), rungs * everything, nanoseconds)
 
     def _check_same(self, info: trajectory.TrajectoryInfo) -> None:

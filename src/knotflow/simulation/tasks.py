@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.engines import STEP, Engine, EngineName, Snapshot, make_engine
+from knotflow.simulation.engines import Engine, EngineName, Snapshot, make_engine
 from knotflow.simulation.tempering import Ladder
 
 Floats = NDArray[np.float64]
@@ -144,8 +144,3 @@ def _pick(now: Snapshot, walker: Ints, rungs: int) -> tuple[Floats, Floats, Floa
     """One walker of each group."""
     chosen = np.arange(len(walker)) * rungs + walker
     return now.positions[chosen], now.forces[chosen], now.energies[chosen], now.temperatures[chosen]
-
-
-def picoseconds(steps: int) -> float:
-    """How long steps take in the simulated world."""
-    return steps * STEP
