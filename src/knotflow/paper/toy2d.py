@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from knotflow.energies import Rings, metropolis
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig, default_config, load
 from knotflow.flows.io import notes
+from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.training import Batch, TrainingConfig, fit
 
 DOMAINS = ("interval", "circle")
@@ -227,11 +227,10 @@ def learned_field(folder: Path, model: str, domain: str, n: int) -> tuple[NDArra
     if not path.exists():
         flow = read_flow(folder, model, domain).double()
         density, force = field(flow.log_prob, flow.score, n)
-        content = io.BytesIO()
-        np.savez_compressed(content, density=density.astype(np.float32), force=force.astype(np.float32))
-        write_atomically(path, content.getvalue())
-    with np.load(path, allow_pickle=False) as kept:
-        return kept["density"].astype(np.float64), kept["force"].astype(np.float64)
+        arrays = {"density": density.astype(np.float32), "force": force.astype(np.float32)}
+        write_arrays(path, arrays, compressed=True)
+    kept = read_arrays(path)
+    return kept["density"].astype(np.float64), kept["force"].astype(np.float64)
 
 
 def accumulated_maps(

@@ -79,7 +79,7 @@ class Backbone:
 
 def backbone_torsions(system: MolecularSystem, positions: NDArray[np.float32]) -> list[Backbone]:
     """Torsions of all residues that have both phi and psi, in the order of the chain."""
-    with optional("molecules", "mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
     frames = mdtraj.Trajectory(positions, system.topology)
     # By the atom CA, which both have as one of their inner two.

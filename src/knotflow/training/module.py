@@ -16,10 +16,11 @@ from torch.optim.swa_utils import AveragedModel
 from knotflow.compiled import Compiled
 from knotflow.flows import Flow
 from knotflow.training.config import TrainingConfig
-from knotflow.training.data import OWN_STREAM, FlowData, step_seed
+from knotflow.training.data import OWN_STREAM, step_seed
+from knotflow.training.data_module import FlowData
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch, Mix
-from knotflow.training.own_samples import Own
+from knotflow.training.own_samples import MakePool
 
 log = logging.getLogger("knotflow")
 
@@ -57,7 +58,7 @@ class FlowModule(pl.LightningModule):
         mix: Mix,
         config: TrainingConfig,
         monitor: Monitor | None = None,
-        own: Own | None = None,
+        own: MakePool | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False

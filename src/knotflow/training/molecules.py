@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
+from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
@@ -238,7 +239,7 @@ def train_generator(
     folder: str | Path,
     choice: MoleculeTraining | None = None,
     *,
-    energy: Callable[[Any], MolecularEnergy] | None = None,
+    energy: Callable[[MolecularSystem], MolecularEnergy] | None = None,
     progress: bool = True,
     title: str = "training",
     told: Told | None = None,
@@ -252,8 +253,9 @@ def train_generator(
         data: trajectory file of knotflow.
         folder: the run folder.
         choice: preset and departures from it.
-        energy: makes the energy of a molecular system, with which the effective sample size is watched,
-            samples of the model are weighted and the reverse divergence is computed; None: nothing of it.
+        energy: makes the energy of the molecule, as `knotflow.energies.force_field` does: to watch the
+            effective sample size, to weight samples of the model and for the reverse divergence. None:
+            nothing of this.
         progress: whether to show the progress.
         title: what the progress says.
         told: called with a `Progress` as training goes on, see `fit`.

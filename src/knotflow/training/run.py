@@ -13,22 +13,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from knotflow.extras import optional
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, load, save
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.config import LossConfig, TrainingConfig
-from knotflow.training.data import FlowData, check_data
-from knotflow.training.logs import CsvLog, ProgressLine
+from knotflow.training.config import TrainingConfig
+from knotflow.training.data import check_data
 from knotflow.training.marginals import fit_marginals
-from knotflow.training.module import FlowModule, Monitor
-from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
-from knotflow.training.own_samples import Own
-from knotflow.training.progress import Telling, Told
+from knotflow.training.objectives import Batch, Metric, Mix, make_loss
+from knotflow.training.own_samples import MakePool
+
+with optional("training runs"):
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers import Logger, TensorBoardLogger
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    from knotflow.training.data_module import FlowData
+    from knotflow.training.logs import CsvLog, ProgressLine
+    from knotflow.training.module import FlowModule, Monitor
+    from knotflow.training.progress import Telling, Told
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -43,7 +48,7 @@ def fit(
     energy: Energy | None = None,
     metric: Metric | None = None,
     monitor: Monitor | None = None,
-    own: Own | None = None,
+    own: MakePool | None = None,
     notes: dict[str, Any] | None = None,
     title: str = "training",
     progress: bool = True,
@@ -106,17 +111,7 @@ def fit(
     if checkpoint is not None:
         module.restore(checkpoint["state"])
         module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
-    data = FlowData(
-        train,
-        validation,
-        batch_size=config.batch_size,
-        steps=config.steps,
-        block=config.checkpoint_every,
-        seed=config.seed,
-        done=done,
-        own=module.own_samples,
-        own_size=int(config.own_share * config.batch_size),
-    )
+    data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
         callbacks: list[pl.Callback] = [_SaveBlocks(last)]
         if progress:
@@ -126,24 +121,11 @@ def fit(
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
-            _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
+            _trainer(folder, callbacks, data).fit(module, datamodule=data)
     made = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
     save(module.model, model, **{**(notes or {}), **made})
     initial.unlink(missing_ok=True)
     return load(model)
-
-
-def make_loss(config: LossConfig, energy: Energy | None = None, metric: Metric | None = None) -> Mix:
-    """The loss that a configuration describes."""
-    if config.reverse_kl and energy is None:
-        raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
-    terms: dict[str, tuple[float, Any]] = {
-        "nll": (config.nll, NLL()),
-        "force_matching": (config.force_matching, ForceMatching(metric)),
-    }
-    if energy is not None:
-        terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))
-    return Mix(**terms)
 
 
 def fingerprint(data: Batch) -> str:
@@ -187,10 +169,8 @@ def _interruptible() -> Iterator[None]:
         raise
 
 
-def _trainer(
-    folder: Path, callbacks: list[pl.Callback], data: FlowData, config: TrainingConfig
-) -> pl.Trainer:
-    resume_at = data.done * data.block
+def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.Trainer:
+    resume_at = data.done * data.config.checkpoint_every
     loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
     with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
         # purge_step hides what an interrupted run logged beyond its last checkpoint.
@@ -206,7 +186,7 @@ def _trainer(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=None if data.validation else 0,
-        log_every_n_steps=config.log_every,
+        log_every_n_steps=data.config.log_every,
         use_distributed_sampler=False,
     )
 
