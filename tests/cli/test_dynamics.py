@@ -80,7 +80,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--trajectory", "new/t.xtc")
     assert status == 0 and "out holds this run already, finished." in said and "│ broken │ 0 │" in said
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--seed", "1")
-    assert status == 2 and "out/record.npz is of a run" in said and "differs in seed;" in said
+    assert status == 2 and "out/record.npz holds dynamics made with config.seed" in said
     assert not list(tmp_path.glob("**/.*"))
 
 

@@ -79,7 +79,7 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
 
     # Other settings need another folder.
     status, said = run_here(*SMOKE, "--seed", "1")
-    assert status == 2 and "was begun with seed 0, now it is 1" in said
+    assert status == 2 and "made with seed 0, but you asked for seed 1" in said
     assert (here / "report.html").stat().st_mtime_ns == page
 
 

@@ -116,12 +116,14 @@ def test_more_rows_go_on(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     whole(tmp_path / "a.h5", rows=1)
-    with pytest.raises(ValueError, match=r"chains with every 2, seed 0, and you asked for every 3, seed 1;"):
+    with pytest.raises(
+        ValueError, match=r"made with every 2, seed 0, but you asked for every 3, seed 1;"
+    ):
         new(tmp_path / "a.h5", every=3, seed=1)
     plan = ExactPlan.parse(PLAN)
-    with pytest.raises(ValueError, match="another model, model a, dtype float32, and you gave model b"):
+    with pytest.raises(ValueError, match="made with model a, but you asked for model b"):
         ExactRun(tmp_path / "a.h5", model(), plan, {"model": "b"})
-    with pytest.raises(ValueError, match="and you gave model a, dtype float64"):
+    with pytest.raises(ValueError, match="made with dtype float32, but you asked for dtype float64"):
         ExactRun(tmp_path / "a.h5", model().double(), plan, {"model": "a"})
     trajectory.create(tmp_path / "b.h5", chain(), {"command": "simulate"})
     with pytest.raises(ValueError, match="holds no chains"):
@@ -147,8 +149,8 @@ def test_runs_of_model_files(tmp_path: Path) -> None:
     plan = ExactPlan.parse(PLAN | {"rows": 1})
     open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan).run(field())
     assert open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan).finished
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="made with dtype float32, but you asked for dtype float64"):
         open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan, double=True)
     bent_chain_generator(0.1).float().save(tmp_path / "m.safetensors")
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="holds chains made with fingerprint"):
         open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan)

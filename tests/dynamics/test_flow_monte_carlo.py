@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 import knotflow as kf
-from knotflow.dynamics import Body, ChainState, FlowEnergy, FlowMonteCarlo
+from knotflow.dynamics import ChainState, FlowEnergy, FlowMonteCarlo, Masses
 from knotflow.dynamics.hybrid import HybridMove
 from knotflow.energies import Energy, Mixed, Rings, TorchForceField
 from knotflow.flows.sampling import Sampler
@@ -192,7 +192,7 @@ def test_hmc_keeps_exact_frames_exact_and_is_reversible() -> None:
 
 def test_hmc_without_the_test_of_metropolis_would_be_noticed() -> None:
     x = exact_chain(3000, seed=6)
-    move = HybridMove(field(), Body.of(chain()), steps=5, time_step=0.025)
+    move = HybridMove(field(), Masses.of(chain()), steps=5, time_step=0.025)
     random = torch.Generator().manual_seed(7)
     for _ in range(3):
         x = move.propose(x, random)[0]
@@ -221,7 +221,7 @@ def test_masses_do_not_matter_for_exact_frames() -> None:
 
 def test_trajectories_that_fly_apart_are_refused() -> None:
     x = exact_chain(20, seed=14)
-    positions, energy, gain = HybridMove(field(), Body.of(chain()), steps=400, time_step=0.2).propose(
+    positions, energy, gain = HybridMove(field(), Masses.of(chain()), steps=400, time_step=0.2).propose(
         x, torch.Generator().manual_seed(0)
     )
     assert (gain == -math.inf).all() and positions.isfinite().all() and energy.isfinite().all()

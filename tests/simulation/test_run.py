@@ -138,9 +138,9 @@ def test_killed_runs_go_on_to_the_same_end(tmp_path: Path, wait: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 7}, "was begun with seed 0, now it is 7"),
-        ({"replicas": 4}, "was begun with replicas 3, now it is 4"),
-        ({"method": "tempering"}, "was begun with method langevin, now it is tempering"),
+        ({"seed": 7}, "a simulation made with seed 0, but you asked for seed 7;"),
+        ({"replicas": 4}, "made with replicas 3, but you asked for replicas 4;"),
+        ({"method": "tempering"}, "made with method langevin, but you asked for method tempering;"),
     ],
 )
 def test_another_plan_is_refused_and_the_file_stays(tmp_path: Path, options: dict, message: str) -> None:
@@ -153,10 +153,12 @@ def test_another_plan_is_refused_and_the_file_stays(tmp_path: Path, options: dic
 
 def test_another_molecule_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "a.h5", frames=2)
-    with pytest.raises(ValueError, match="was begun with another force field or order of atoms"):
+    with pytest.raises(ValueError, match=r"made with .*force field .*, but you asked for .*force field"):
         plan = SimulationPlan(**QUICK)  # type: ignore[arg-type]
         Simulation(tmp_path / "a.h5", molecule("vacuum"), plan)
-    with pytest.raises(ValueError, match=r"was begun with temperature 300.0, now it is 350.0"):
+    with pytest.raises(
+        ValueError, match=r"made with temperature 300.0, but you asked for .* 350.0;"
+    ):
         Simulation(tmp_path / "a.h5", molecule("ala2").with_temperature(350.0), plan)
 
 

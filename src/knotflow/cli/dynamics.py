@@ -247,9 +247,9 @@ class Shown(Bars):
 
     def titled(self, title: str, system: MolecularSystem) -> Step:
         """What to call as one more run goes on: it shows temperature and molecules that still move."""
-        from knotflow.dynamics import Body
+        from knotflow.dynamics import Masses
 
-        body = Body.of(system)
+        masses = Masses.of(system)
         bar = self.add(f"{title}: first forces")
         first = True
 
@@ -259,7 +259,7 @@ class Shown(Bars):
                 first = False
                 self.bar.reset(bar.task, total=steps, completed=done)
             moving = state.moving
-            heat = body.kinetic_temperature(state.velocities)[moving]
+            heat = masses.kinetic_temperature(state.velocities)[moving]
             kelvin = f"{float(heat.mean()):.0f} K, " if len(heat) else ""
             bar.show(title, done, steps, f"{kelvin}{int(moving.sum())} of {len(moving)} whole")
 

@@ -22,7 +22,7 @@ from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
@@ -311,22 +311,8 @@ class ExactRun:
     def _check_same(self, provenance: Mapping[str, Any]) -> None:
         if provenance.get("command") != "exact":
             raise ValueError(f"{self.path} exists already and holds no chains; choose another name.")
-        if provenance["source"] != self.source:
-            raise ValueError(
-                f"{self.path} holds chains of another model, {_listed(provenance['source'])}, and you gave "
-                f"{_listed(self.source)}; give the same, or choose another name for new chains."
-            )
-        found = provenance["plan"]
-        changed = {key: value for key, value in self.plan.fixed().items() if found.get(key) != value}
-        if changed:
-            raise ValueError(
-                f"{self.path} holds chains with {_listed({key: found.get(key) for key in changed})}, and you "
-                f"asked for {_listed(changed)}; ask for the same, or choose another name for new chains."
-            )
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+        found = {**provenance["source"], **provenance["plan"]}
+        refuse_others(self.path, "chains", found, {**self.source, **self.plan.fixed()})
 
 
 def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bool = False) -> ExactRun:
@@ -339,7 +325,7 @@ def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bo
         double: Whether the model computes in double precision.
     """
     generator = BoltzmannGenerator.load(model).requires_grad_(False)
-    source = {"model": Path(model).name, "fingerprint": fingerprint(model)}
+    source = {"model": Path(model).name, "fingerprint": file_fingerprint(model)}
     return ExactRun(path, generator.double() if double else generator, plan, source)
 
 

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from knotflow.dynamics.body import Body
 from knotflow.dynamics.chains import Chains, ChainState, Moves
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.dynamics.hybrid import HybridMove
+from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import Energy, MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow
@@ -254,10 +254,10 @@ def _hybrid(
         raise ValueError("hmc_moves need a Boltzmann generator and the energy of a molecule; set them to 0.")
     if masses is None:
         masses = MolecularSystem.parse(model.molecule).masses
-    body = Body.molecule(masses, energy.temperature)
-    if body.shape != (model.n_atoms, 3):
-        raise ValueError(f"masses must be one for each of {model.n_atoms} atoms, got {body.shape[0]}.")
-    return HybridMove(energy, body, steps, time_step)
+    atoms = Masses.molecule(masses, energy.temperature)
+    if atoms.shape != (model.n_atoms, 3):
+        raise ValueError(f"masses must be one for each of {model.n_atoms} atoms, got {atoms.shape[0]}.")
+    return HybridMove(energy, atoms, steps, time_step)
 
 
 def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:

@@ -22,12 +22,15 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from knotflow.config import Config
-from knotflow.dynamics.body import Body, Bonds
+from knotflow.dynamics.bonds import Bonds
 from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
+from knotflow.dynamics.masses import Masses
 from knotflow.dynamics.record import Record, from_mdtraj, read_arrays, write_arrays
 from knotflow.dynamics.score import summary
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import write_atomically
+from knotflow.files import write_json
+from knotflow.inputs import among, refuse_others
+from knotflow.json_values import plain
 from knotflow.molecules.system import MolecularSystem
 
 if TYPE_CHECKING:
@@ -127,16 +130,17 @@ def run(
             f"the energy is of {energy.n_atoms} atoms at {energy.temperature:g} K, but the molecule has "
             f"{system.n_atoms} at {system.temperature:g} K; give those that belong together."
         )
-    body = Body.of(system)
-    work = _Work(config, body, system, _start(frames, body, system, config), about)
+    masses = Masses.of(system)
+    work = _Work(config, masses, run_inputs(system, frames, config, about))
     broken = Bonds.of(system, config.strain).broken
-    thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, broken=broken)
-    newton = Verlet(energy, body, config.dt, broken=broken)
+    thermostat = Langevin(energy, masses, config.dt, config.friction, seed=config.seed, broken=broken)
+    newton = Verlet(energy, masses, config.dt, broken=broken)
     if checkpoint is not None and checkpoint.exists():
         state = work.resumed(checkpoint, energy)
     else:
         seeded = torch.Generator().manual_seed(config.seed)
-        state = newton.start(work.start, body.thermal_velocities(config.replicas, generator=seeded))
+        start = _start(frames, masses, system, config)
+        state = newton.start(start, masses.thermal_velocities(config.replicas, generator=seeded))
         work.put(state)
     began = saved = time.monotonic()
     before = work.seconds
@@ -182,14 +186,11 @@ def run_in(
     finished, checkpoint = folder / RECORD, folder / CHECKPOINT
     if finished.exists():
         record = Record.load(finished)
-        body = Body.of(system)
-        work = _Work(config, body, system, _start(frames, body, system, config), about)
-        work.check_same(finished, record.about)
+        refuse_other_run(finished, record.about, run_inputs(system, frames, config, about))
     else:
         record = run(energy, system, frames, config, checkpoint=checkpoint, progress=progress, about=about)
         record.save(finished)
-    content = json.dumps(summary(record), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / DRIFT, content.encode())
+    write_json(folder / DRIFT, summary(record))
     checkpoint.unlink(missing_ok=True)
     return record
 
@@ -210,53 +211,58 @@ def starting_frames(
     return x[np.sort(rows)]
 
 
-def _start(frames: Any, body: Body, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
+def run_inputs(
+    system: MolecularSystem,
+    frames: ArrayLike | Tensor | mdtraj.Trajectory,
+    config: DynamicsConfig,
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All that decides about a run, as its record notes it; for the arguments see `run`.
+
+    ``fingerprint`` is that of configuration, force field and the frames that replicas start from.
+    """
+    key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
+    start = _start(frames, Masses.of(system), system, config)
+    return {
+        "molecule": system.name,
+        "temperature": system.temperature,
+        "config": config.plain(),
+        **plain(about or {}),
+        "fingerprint": hashlib.sha256(key + start.numpy().tobytes()).hexdigest(),
+    }
+
+
+def refuse_other_run(path: Path, noted: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse the file of a run with other inputs; what earlier versions noted besides is of no account.
+
+    Raises:
+        ValueError: names what differs; the frames, if it is nothing else.
+    """
+    named = {key: value for key, value in wanted.items() if key != "fingerprint"}
+    refuse_others(path, "dynamics", among(noted, named), named)
+    frames = {"starting frames": wanted["fingerprint"]}
+    refuse_others(path, "dynamics", {"starting frames": noted.get("fingerprint")}, frames)
+
+
+def _start(frames: Any, masses: Masses, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
     """Where replicas start: less their centre of mass, which would cost digits."""
-    return body.at_rest(starting_frames(frames, system, config))
+    return masses.at_rest(starting_frames(frames, system, config))
 
 
 class _Work:
     """Records of a run that are there so far, and their file."""
 
-    def __init__(
-        self,
-        config: DynamicsConfig,
-        body: Body,
-        system: MolecularSystem,
-        start: Tensor,
-        about: Mapping[str, Any] | None,
-    ) -> None:
-        self.config, self.body, self.start = config, body, start
+    def __init__(self, config: DynamicsConfig, masses: Masses, about: Mapping[str, Any]) -> None:
+        self.config, self.masses, self.about = config, masses, about
         rows, replicas = config.steps // config.every + 1, config.replicas
         self.potential, self.kinetic = np.full((2, rows, replicas), np.nan)
-        self.positions = np.full((rows, replicas, *body.shape), np.nan, dtype=np.float32)
+        self.positions = np.full((rows, replicas, *masses.shape), np.nan, dtype=np.float32)
         self.seconds, self.steps = 0.0, 0
-        key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
-        self.about = {
-            "molecule": system.name,
-            "temperature": system.temperature,
-            "config": config.plain(),
-            **json.loads(json.dumps(about or {})),
-            "fingerprint": hashlib.sha256(key + start.numpy().tobytes()).hexdigest(),
-        }
-
-    def check_same(self, path: Path, found: Mapping[str, Any]) -> None:
-        """Refuse the file of another run, by what it says it is about."""
-        differences = [name for name, value in self.about.items() if found.get(name) != value]
-        if "config" in differences:
-            there, here = found.get("config", {}), self.about["config"]
-            differences += [name for name in here if there.get(name) != here[name]]
-        if differences:
-            names = [name for name in differences if name not in ("config", "fingerprint")] or ["frames"]
-            raise ValueError(
-                f"{path} is of a run of another molecule, with other frames or another configuration, which "
-                f"differs in {', '.join(names)}; give those of that run, or remove the file to begin anew."
-            )
 
     def put(self, state: State) -> None:
         row, moving = state.step // self.config.every, state.moving.numpy()
         self.potential[row, moving] = state.energy.numpy()[moving]
-        self.kinetic[row, moving] = self.body.kinetic_energy(state.velocities).numpy()[moving]
+        self.kinetic[row, moving] = self.masses.kinetic_energy(state.velocities).numpy()[moving]
         self.positions[row, moving] = state.positions.numpy()[moving]
 
     def record(self, state: State) -> Record:
@@ -268,7 +274,7 @@ class _Work:
             status=state.status.numpy(),
             stopped=state.stopped.numpy(),
             production=self.config.equilibration_steps // self.config.every,
-            degrees_of_freedom=self.body.degrees_of_freedom,
+            degrees_of_freedom=self.masses.degrees_of_freedom,
             about={**self.about, "seconds": self.seconds, "steps": self.steps},
         )
 
@@ -281,7 +287,7 @@ class _Work:
 
     def resumed(self, path: Path, energy: MolecularEnergy) -> State:
         arrays, about = read_arrays(path)
-        self.check_same(path, about)
+        refuse_other_run(path, about, self.about)
         found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
         step, clock = int(found.pop("step")), float(found.pop("time"))
         state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)

@@ -18,6 +18,7 @@ from knotflow.config import Config
 from knotflow.energies.force_terms import read_terms
 from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
 from knotflow.files import write_atomically
+from knotflow.inputs import fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import EngineName
 from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
@@ -371,18 +372,15 @@ class Simulation:
         recorded = info.provenance.get("plan")
         if recorded is None:
             raise ValueError(f"{self.path} was not made by `knotflow simulate`; choose another --out.")
-        mine = {**self.plan.fixed(), "temperature": self.system.temperature, "molecule": self.system.name}
-        theirs = {**recorded, "temperature": info.system.temperature, "molecule": info.system.name}
-        for key, value in mine.items():
-            if theirs.get(key) != value:
-                raise ValueError(
-                    f"{self.path} was begun with {key} {theirs.get(key)}, now it is {value}; choose another "
-                    f"--out, or keep {key} to go on with this file."
-                )
-        if info.system.xml != self.system.xml:
-            raise ValueError(
-                f"{self.path} was begun with another force field or order of atoms; choose another --out."
-            )
+        refuse_others(
+            self.path, "a simulation", _inputs(recorded, info.system), _inputs(self.plan.fixed(), self.system)
+        )
+
+
+def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
+    """All that the frames of a run depend on; the force field also fixes the order of the atoms."""
+    field = fingerprint({"xml": system.xml})
+    return {**plan, "molecule": system.name, "temperature": system.temperature, "force field": field}
 
 
 def _seed(seed: int, block: int, task: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import signal
 import time
@@ -18,8 +17,9 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from knotflow.files import write_atomically
+from knotflow.files import read_json, write_json
 from knotflow.flows import Flow, load, save
+from knotflow.inputs import refuse_others
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
@@ -238,25 +238,9 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Write ``config.json``, or refuse a folder that holds a run of another kind."""
     path = folder / "config.json"
     if not path.exists():
-        write_atomically(path, json.dumps(description, indent=2).encode())
+        write_json(path, description)
         return
-    found = json.loads(path.read_text())
-    wanted = json.loads(json.dumps(description))
+    found = read_json(path)
     # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
-    wanted["training"]["compile"] = found.get("training", {}).get("compile")
-    difference = _first_difference(found, wanted)
-    if difference:
-        raise ValueError(
-            f"{folder} holds another run, which differs in {difference}; choose another folder, or remove "
-            "this one."
-        )
-
-
-def _first_difference(a: Any, b: Any, key: str = "") -> str | None:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in sorted({*a, *b}):
-            found = _first_difference(a.get(name), b.get(name), f"{key}.{name}" if key else name)
-            if found:
-                return found
-        return None
-    return None if a == b else f"{key} ({a!r} there, {b!r} here)"
+    training = {**description["training"], "compile": found.get("training", {}).get("compile")}
+    refuse_others(folder, "a run", found, {**description, "training": training})
