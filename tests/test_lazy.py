@@ -12,7 +12,14 @@ from knotflow import molecules
 
 @pytest.mark.parametrize(
     "package",
-    ["knotflow", "knotflow.dynamics", "knotflow.energies", "knotflow.molecules", "knotflow.simulation"],
+    [
+        "knotflow",
+        "knotflow.dynamics",
+        "knotflow.energies",
+        "knotflow.molecules",
+        "knotflow.simulation",
+        "knotflow.training",
+    ],
 )
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)

@@ -50,19 +50,8 @@ __all__ = [
     "save",
 ]
 
-_FLOWS = ("Conditioner", "Coupling", "Flow", "FlowConfig", "load", "save")
-_MOLECULES = ("BoltzmannGenerator",)
-_BRIDGES = ("ase_calculator", "openmm_force")
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {
-        "knotflow.dynamics": _BRIDGES,
-        "knotflow.flows": _FLOWS,
-        "knotflow.flows.boltzmann": _MOLECULES,
-        "knotflow.transforms": [
-            name for name in __all__ if name not in (*_FLOWS, *_MOLECULES, *_BRIDGES, "__version__")
-        ],
-    },
     modules=[
         "adapters",
         "analysis",

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+    package: str, modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
+    The package lists its names in ``__all__``, and imports them under ``if TYPE_CHECKING:``. Type checkers
+    and editors follow these imports. Python skips them: here they are read from the source of the package,
+    to know where each name lives.
+
     Args:
         package: Its ``__name__``.
-        homes: For each module, the names that the package takes from it.
-        modules: Modules inside of the package that are names of it, too.
+        modules: Modules inside the package that can be reached as its attributes, too.
     """
-    home = {name: module for module, names in homes.items() for name in names}
+
+    @cache
+    def homes() -> dict[str, str]:
+        tree = ast.parse(vars(sys.modules[package])["__loader__"].get_source(package))
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        found = {alias.name: str(node.module) for node in imports for alias in node.names}
+        return {name: found[name] for name in sys.modules[package].__all__}
 
     def get(name: str) -> Any:
         if name in modules:
             return import_module(f"{package}.{name}")
-        if name not in home:
+        if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home[name]), name)
-        # From now on it is found without asking here.
+        value = getattr(import_module(homes()[name]), name)
+        # From now on Python finds it without asking here.
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *home, *modules})
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes(), *modules})

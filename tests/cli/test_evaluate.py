@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import knotflow as kf
-from knotflow.cli import model as options
+from knotflow.energies import TorchForceField, choose
 from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
 
 
@@ -75,11 +75,10 @@ def test_a_model_file_all_frames_double_precision(run, made: Path) -> None:
 
 
 def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) -> None:
-    from knotflow.energies import torch_force_field
-
-    monkeypatch.setattr(options, "MANY", 100)
-    field = torch_force_field.TorchForceField
-    monkeypatch.setattr(torch_force_field, "TorchForceField", lambda system: field(system, compiled=False))
+    monkeypatch.setattr(choose, "MANY", 100)
+    monkeypatch.setattr(
+        choose, "TorchForceField", lambda system, compiled: TorchForceField(system, compiled=False)
+    )
     status, _ = run(str(made / "chain"), str(made / "chain.h5"), "--samples", "100", "--out", "m.json")
     assert status == 0
     assert json.loads(Path("m.json").read_text())["about"]["energy"] == "TorchForceField"

@@ -162,12 +162,12 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
 
 def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
     """The command that ``knotflow reproduce exact`` is."""
-    from knotflow.energies import torch_force_field
+    from knotflow.energies import TorchForceField
     from tests.analysis.generators import chain_data
 
-    honest = torch_force_field.TorchForceField
     monkeypatch.setattr(
-        "knotflow.paper.chains_against_md.TorchForceField", lambda system: honest(system, compiled=False)
+        "knotflow.energies.choose.TorchForceField",
+        lambda system, compiled: TorchForceField(system, compiled=False),
     )
     bent_chain_generator().float().save(tmp_path / "chain.safetensors")
     chain_data(tmp_path / "data.h5", n=1000)

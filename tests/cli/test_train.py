@@ -3,22 +3,17 @@
 import json
 from pathlib import Path
 
-import openmm
 import pytest
 import torch
 
 import knotflow as kf
-from knotflow.cli.train import _energy
-from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
-from knotflow.molecules import MolecularSystem
 from knotflow.storage.samples import read_samples
 from knotflow.training import molecules
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
-from tests.molecules.molecules import frames, molecule
 from tests.training.stopping import stopped_after
 
 QUICK = ["--preset", "quick", "--epochs", "2", "--batch", "60", "--bins", "4"]
@@ -181,18 +176,3 @@ def test_a_folder_of_another_run_is_left_alone(run_here, data: Path) -> None:
         status == 2 and "a holds a run made with training.seed 0, but you asked for" in said
     )
     assert Path("a/model.safetensors").read_bytes() == before
-
-
-def test_a_force_that_torch_does_not_know_is_left_to_openmm() -> None:
-    system = molecule("ala2")
-    assert isinstance(_energy(system), TorchForceField)
-    inner = openmm.XmlSerializer.deserialize(chain().xml)
-    extra = openmm.CustomBondForce("5*(r-0.3)^4")
-    extra.addBond(0, 3, [])
-    inner.addForce(extra)
-    xml = openmm.XmlSerializer.serialize(inner)
-    other = MolecularSystem("chain", chain().topology, xml, chain().positions, 300.0, {"source": "test"})
-    energy = _energy(other)
-    assert isinstance(energy, OpenMMEnergy)
-    with energy:
-        assert energy.energy(frames(other, 3)).isfinite().all()

@@ -10,7 +10,8 @@ from knotflow.errors import ConfigError
 from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.data import Batches, FlowData, check_data
+from knotflow.training.data import Batches, check_data
+from knotflow.training.data_module import FlowData
 from knotflow.training.logs import CsvLog
 from knotflow.training.module import learning_rate
 

@@ -3,6 +3,8 @@
 import functools
 import logging
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -233,3 +235,30 @@ def test_a_mistake_is_not_hidden_by_the_fallback() -> None:
     loss = Compiled(Mix(fm=(1.0, ForceMatching())), task="training")
     with pytest.raises(ValueError, match="force matching needs forces"):
         loss(flow, Batch(points(flow, 4)))
+
+
+def test_own_loops_need_no_lightning() -> None:
+    """What "Without Lightning" in the docs imports; `fit` says what to install."""
+    code = """
+import sys
+sys.modules["lightning"] = None
+import torch
+import knotflow as kf
+from knotflow.training import NLL, Batch, ForceMatching, LossConfig, Mix, ReverseKL, Term, make_loss
+from knotflow.training.data import Batches
+from knotflow.training.marginals import fit_marginals
+
+flow = kf.Flow.on([kf.Line(-2.0, 2.0)], transform={"bins": 8})
+(batch,) = Batches(Batch(torch.zeros(4, 1)), 4, 0, 0, 1)
+print(float(make_loss(LossConfig())(flow, batch)[0]))
+try:
+    from knotflow.training import fit
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    loss, message = done.stdout.splitlines()
+    assert math.isfinite(float(loss))
+    assert message == "training runs need Lightning, not installed here; run: pip install 'knotflow[train]'"

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli import dynamics as protocol
-from knotflow.cli.model import ModelArgument, force_field, model_file, results_folder
+from knotflow.cli.model import ModelArgument, model_file, results_folder
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
 
@@ -67,6 +67,7 @@ def evaluate(
         knotflow evaluate ala2 data/ala2.h5 --json --quiet
     """
     from knotflow.analysis.evaluation import evaluate as measure
+    from knotflow.energies import force_field
     from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.flows.io import notes
     from knotflow.molecules.system import MolecularSystem
@@ -82,7 +83,7 @@ def evaluate(
     output = Output(as_json=as_json, quiet=quiet)
     drift = _drift(path, data, output.progress, wanted=dynamics, all_frames=all_frames)
     system = MolecularSystem.parse(generator.molecule)
-    with force_field(system, samples) as energy, Stages(output.progress) as shown:
+    with force_field(system, evaluations=samples) as energy, Stages(output.progress) as shown:
         found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
     output.document(found.write(target, path, **({} if drift is None else {"dynamics": drift})))
     output.show(table(found))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
-from knotflow.cli.model import ModelArgument, force_field, model_file
+from knotflow.cli.model import ModelArgument, model_file
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, beside, keep, kept
 from knotflow.cli.stages import Bars
@@ -129,6 +129,8 @@ def exact(
 
 def _go_on(run: ExactRun, output: Output) -> None:
     """Do what is missing of a run, and show how it goes."""
+    from knotflow.energies import force_field
+
     plan, say = run.plan, output.tell
     say(f"{run.system.name}: {plan.chains} chains, {plan.cycles:,} cycles, {plan.samples:,} samples in all")
     if run.finished:
@@ -136,7 +138,8 @@ def _go_on(run: ExactRun, output: Output) -> None:
         return
     if run.cycles:
         say(f"going on after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")
-    with force_field(run.system, plan.evaluations) as energy, _Shown(run.path, output.progress) as shown:
+    energy = force_field(run.system, evaluations=plan.evaluations)
+    with energy, _Shown(run.path, output.progress) as shown:
         run.run(energy, shown)
 
 

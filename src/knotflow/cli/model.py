@@ -1,20 +1,14 @@
-"""Which model: what the argument of commands on trained models stands for, and the energy that fits."""
+"""Which model: what the argument of commands on trained models stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 import knotflow
-
-if TYPE_CHECKING:
-    from knotflow.energies import MolecularEnergy
-    from knotflow.molecules import MolecularSystem
 
 
 class TransformName(StrEnum):
@@ -25,8 +19,6 @@ class TransformName(StrEnum):
     smooth = "smooth"
 
 
-MANY: Final = 500_000
-"""Structures from which on the torch force field is worth the most of a minute that it takes to compile."""
 MODELS: Final = Path(knotflow.__file__).parent / "models"
 """The folder of `knotflow.flows.pretrained`, which cannot be asked at every Tab: it imports torch."""
 
@@ -80,23 +72,3 @@ def results_folder(path: Path) -> Path:
     from knotflow.flows.pretrained import FOLDER
 
     return Path("runs") / path.stem if path.parent == FOLDER else path.parent
-
-
-@contextmanager
-def force_field(system: MolecularSystem, structures: int) -> Iterator[MolecularEnergy]:
-    """The energy of a molecule for so many structures: OpenMM's or, for many, the compiled one in torch.
-
-    The latter does not know every kind of force; then it is OpenMM's in any case.
-    """
-    from knotflow.energies.openmm_energy import OpenMMEnergy
-    from knotflow.energies.torch_force_field import TorchForceField
-
-    field = None
-    if structures >= MANY:
-        with suppress(ValueError):  # a force that it does not know
-            field = TorchForceField(system)
-    if field is not None:
-        yield field
-        return
-    with OpenMMEnergy(system) as energy:
-        yield energy

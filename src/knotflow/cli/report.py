@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from knotflow.cli.model import ModelArgument, force_field, model_file, results_folder
+from knotflow.cli.model import ModelArgument, model_file, results_folder
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
 
@@ -43,6 +43,7 @@ def report(
 
         knotflow report ala2.safetensors --samples 2000 --out ala2.html
     """
+    from knotflow.energies import force_field
     from knotflow.flows.io import notes
     from knotflow.molecules.system import MolecularSystem
     from knotflow.workflows.report import find_data, write_report
@@ -57,7 +58,7 @@ def report(
     source = find_data(path) if data is None else data
     output = Output(as_json=as_json, quiet=quiet)
     with (
-        force_field(MolecularSystem.parse(molecule), samples) as energy,
+        force_field(MolecularSystem.parse(molecule), evaluations=samples) as energy,
         Stages(output.progress) as shown,
     ):
         written = write_report(

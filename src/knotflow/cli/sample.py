@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from knotflow.cli.model import ModelArgument, force_field, model_file
+from knotflow.cli.model import ModelArgument, model_file
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, beside, kept
 
@@ -104,6 +104,7 @@ def sample(
 
 def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int, console: Console) -> None:
     """Draw, weigh and write, a batch at a time."""
+    from knotflow.energies import force_field
     from knotflow.molecules.system import MolecularSystem
 
     bar = Progress(
@@ -116,9 +117,8 @@ def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int, console: C
         transient=True,
         disable=not console.is_terminal,
     )
-    chosen = (
-        force_field(MolecularSystem.parse(sampler.model.molecule), n) if writer.weights else nullcontext()
-    )
+    molecule = sampler.model.molecule
+    chosen = force_field(MolecularSystem.parse(molecule), evaluations=n) if writer.weights else nullcontext()
     began, tenths = time.perf_counter(), 0
     with chosen as energy, bar:
         task = bar.add_task("", total=n, rate="")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from knotflow.cli.model import TransformName
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, kept
-
-if TYPE_CHECKING:
-    from knotflow.energies import MolecularEnergy
-    from knotflow.molecules import MolecularSystem
 
 
 class PresetName(StrEnum):
@@ -103,6 +99,7 @@ def train(
 
         knotflow train --config runs/ala2/train.toml --out runs/again --seed 1
     """
+    from knotflow.energies import force_field
     from knotflow.training.molecules import MoleculeTraining, train_generator
 
     choice = MoleculeTraining.parse(
@@ -125,7 +122,7 @@ def train(
     output = Output(as_json=as_json, quiet=quiet)
     try:
         with kept(ctx, out / "train.toml"):
-            train_generator(data, out, choice, energy=_energy, progress=not quiet)
+            train_generator(data, out, choice, energy=force_field, progress=not quiet)
     except KeyboardInterrupt:
         output.tell(f"\nStopped; the same command goes on from the last checkpoint in {out}.")
         raise typer.Exit(130) from None
@@ -144,14 +141,3 @@ def _results(folder: Path) -> dict[str, Any]:
     model = folder / "model.safetensors"
     last = {name: value for _, name, value in read_log(folder / "log.csv")}
     return {"model": model, "seconds": notes(model)["seconds"], "last": last}
-
-
-def _energy(system: MolecularSystem) -> MolecularEnergy:
-    """The force field in torch or, where that does not know a force, OpenMM's."""
-    from knotflow.energies.openmm_energy import OpenMMEnergy
-    from knotflow.energies.torch_force_field import TorchForceField
-
-    try:
-        return TorchForceField(system, compiled=False)
-    except ValueError:
-        return OpenMMEnergy(system)

@@ -43,20 +43,4 @@ __all__ = [
     "to_mdtraj",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "knotflow.dynamics.ase_bridge": ["ase_calculator"],
-        "knotflow.dynamics.bonds": ["Bonds"],
-        "knotflow.dynamics.chains": ["ChainState", "Chains", "Moves"],
-        "knotflow.dynamics.potentials": ["CoordinateEnergy", "Potential"],
-        "knotflow.dynamics.flow_energy": ["FlowEnergy"],
-        "knotflow.dynamics.integrators": ["Langevin", "State", "Status", "Verlet"],
-        "knotflow.dynamics.flow_monte_carlo": ["FlowMonteCarlo"],
-        "knotflow.dynamics.masses": ["Masses"],
-        "knotflow.dynamics.openmm_bridge": ["openmm_force"],
-        "knotflow.dynamics.protocol": ["DynamicsConfig", "run"],
-        "knotflow.dynamics.record": ["Record", "from_mdtraj", "to_mdtraj"],
-        "knotflow.dynamics.score": ["Drift", "drift"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

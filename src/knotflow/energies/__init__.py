@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from knotflow.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from knotflow.energies.choose import force_field
     from knotflow.energies.energy import Energy, MolecularEnergy
     from knotflow.energies.metropolis import metropolis
     from knotflow.energies.openmm_energy import OpenMMEnergy
@@ -20,16 +21,8 @@ __all__ = [
     "OpenMMEnergy",
     "Rings",
     "TorchForceField",
+    "force_field",
     "metropolis",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "knotflow.energies.energy": ["Energy", "MolecularEnergy"],
-        "knotflow.energies.metropolis": ["metropolis"],
-        "knotflow.energies.openmm_energy": ["OpenMMEnergy"],
-        "knotflow.energies.torch_force_field": ["TorchForceField"],
-        "knotflow.energies.toy": ["Mixed", "Rings"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -6,7 +6,7 @@ Two kinds: of coordinates that have domains (`Energy`), and of the positions of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -76,6 +76,15 @@ class MolecularEnergy(ABC):
     def force(self, x: Tensor) -> Tensor:
         """Reduced force in kT/nm, shape of ``x``; no graph is recorded."""
         return self.energy_and_force(x)[1]
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to free)
+        """Free what the energy holds, such as worker processes; it can be used again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def check_positions(self, x: Tensor) -> None:
         """Refuse what cannot be positions of these atoms.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -79,12 +79,6 @@ class OpenMMEnergy(MolecularEnergy):
         """Stop the worker processes; they start again if they are needed again."""
         self._pool.close()
         self._pool = self._new_pool()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _new_pool(self) -> WorkerPool:
         return WorkerPool("knotflow.energies.openmm_contexts:frame_worker", self._setup, self.workers)

@@ -17,10 +17,4 @@ __all__ = [
     "peptide",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "knotflow.molecules.peptides": ["peptide"],
-        "knotflow.molecules.system": ["MolecularSystem", "ala2", "from_pdb"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

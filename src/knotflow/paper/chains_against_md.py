@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,10 +25,9 @@ from knotflow.analysis.agreement import BINS, FEWEST, Agreement, Ensemble, agree
 from knotflow.analysis.chain_summary import Memory, side_with_error, summarise_chains
 from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
-from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
+from knotflow.energies import MolecularEnergy, force_field
 from knotflow.files import write_atomically
 from knotflow.json_values import plain
-from knotflow.molecules import MolecularSystem
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
 from knotflow.report.plots import save
 from knotflow.simulation.summary import Average, backbone_torsions
@@ -126,7 +125,7 @@ def run(
     chains = open_run(out / "chains.h5", model, plan, double=double)
     check_same_molecule(chains.system, trajectory.open_info(data).system)
     if not chains.finished:
-        with nullcontext(energy) if energy else _force_field(chains.system) as target:
+        with nullcontext(energy) if energy else force_field(chains.system, compiled=True) as target:
             chains.run(target, progress)
     ours, theirs = read("chains", chains.path), read("dynamics", data)
     result = _result(chains, compare(ours, theirs))
@@ -231,12 +230,3 @@ def _deviation(a: Average | None, b: Average | None) -> float:
         return math.nan
     error = math.hypot(a.error, b.error)
     return (a.mean - b.mean) / error if error > 0 and math.isfinite(a.mean - b.mean) else math.nan
-
-
-@contextmanager
-def _force_field(system: MolecularSystem) -> Iterator[MolecularEnergy]:
-    field = None
-    with suppress(ValueError):  # a force that it does not know
-        field = TorchForceField(system)
-    with nullcontext(field) if field else OpenMMEnergy(system) as energy:
-        yield energy

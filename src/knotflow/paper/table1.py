@@ -13,13 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from knotflow.analysis import evaluate
-from knotflow.energies import OpenMMEnergy, TorchForceField
+from knotflow.energies import OpenMMEnergy, force_field
 from knotflow.errors import TrainingError
 from knotflow.files import write_atomically
 from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
 from knotflow.log_file import read_log
-from knotflow.molecules import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.training.checkpoint import read_checkpoint
 from knotflow.training.molecules import MoleculeTraining, Split, train_generator
@@ -247,7 +246,7 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: 
             data,
             folder,
             choice,
-            energy=_monitored,
+            energy=force_field,
             progress=title is not None,
             title=title or "",
         )
@@ -264,10 +263,6 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: 
             generator, data, energy, split=split, samples=scale.samples, seed=SEED, progress=_stages(say)
         )
     found.write(folder / "metrics.json", folder / "model.safetensors")
-
-
-def _monitored(system: MolecularSystem) -> TorchForceField:
-    return TorchForceField(system, compiled=False)
 
 
 def _stages(say: Say) -> Callable[[str, int, int], None]:

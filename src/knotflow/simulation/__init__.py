@@ -14,9 +14,4 @@ __all__ = [
     "SimulationPlan",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "knotflow.simulation.run": ["Simulation", "SimulationPlan"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,18 +1,19 @@
-"""Training: objectives, data, and a loop on Lightning that can be killed and resumed."""
+"""Training: objectives, data, and a loop on Lightning that can be killed and resumed.
 
-import importlib.util
+Only the loop needs Lightning: objectives and batches work without it.
+"""
 
-if importlib.util.find_spec("lightning") is None:
-    raise ModuleNotFoundError(
-        "training needs Lightning, not installed here; run: pip install 'knotflow[train]'"
-    )
+from typing import TYPE_CHECKING
 
-from knotflow.errors import TrainingError
-from knotflow.training.config import LossConfig, TrainingConfig
-from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
-from knotflow.training.own_samples import OwnSamples, Pool
-from knotflow.training.progress import Progress
-from knotflow.training.run import fit, make_loss
+from knotflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from knotflow.errors import TrainingError
+    from knotflow.training.config import LossConfig, TrainingConfig
+    from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term, make_loss
+    from knotflow.training.own_samples import OwnSamples, Pool
+    from knotflow.training.progress import Progress
+    from knotflow.training.run import fit
 
 __all__ = [
     "NLL",
@@ -30,3 +31,5 @@ __all__ = [
     "fit",
     "make_loss",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -16,7 +16,8 @@ from torch.optim.swa_utils import AveragedModel
 from knotflow.compiled import Compiled
 from knotflow.flows import Flow
 from knotflow.training.config import TrainingConfig
-from knotflow.training.data import OWN_STREAM, FlowData, step_seed
+from knotflow.training.data import OWN_STREAM, step_seed
+from knotflow.training.data_module import FlowData
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch, Mix
 from knotflow.training.own_samples import Own

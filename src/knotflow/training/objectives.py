@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from knotflow.flows import Flow
+from knotflow.training.config import LossConfig
 from knotflow.transforms.base import check_count
 
 
@@ -141,6 +142,21 @@ class Mix:
             log_prob = flow.log_prob(batch.x, batch.context)
         view = View(flow, batch, log_prob, score)
         return {name: self.terms[name][1](view) for name in names}
+
+
+def make_loss(
+    config: LossConfig, energy: Callable[[Tensor], Tensor] | None = None, metric: Metric | None = None
+) -> Mix:
+    """The loss that a configuration describes."""
+    if config.reverse_kl and energy is None:
+        raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
+    terms: dict[str, tuple[float, Term]] = {
+        "nll": (config.nll, NLL()),
+        "force_matching": (config.force_matching, ForceMatching(metric)),
+    }
+    if energy is not None:
+        terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))
+    return Mix(**terms)
 
 
 def _given(value: Tensor | None) -> Tensor:

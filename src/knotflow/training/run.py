@@ -12,23 +12,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from knotflow.extras import optional
 from knotflow.files import read_json, write_json
 from knotflow.flows import Flow, load, save
 from knotflow.inputs import refuse_others
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.config import LossConfig, TrainingConfig
-from knotflow.training.data import FlowData, check_data
-from knotflow.training.logs import CsvLog, ProgressLine
+from knotflow.training.config import TrainingConfig
+from knotflow.training.data import check_data
 from knotflow.training.marginals import fit_marginals
-from knotflow.training.module import FlowModule, Monitor
-from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
+from knotflow.training.objectives import Batch, Metric, Mix, make_loss
 from knotflow.training.own_samples import Own
-from knotflow.training.progress import Telling, Told
+
+with optional("training runs", "Lightning", "train"):
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers import Logger, TensorBoardLogger
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    from knotflow.training.data_module import FlowData
+    from knotflow.training.logs import CsvLog, ProgressLine
+    from knotflow.training.module import FlowModule, Monitor
+    from knotflow.training.progress import Telling, Told
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -131,19 +136,6 @@ def fit(
     save(module.model, model, **{**(notes or {}), **made})
     initial.unlink(missing_ok=True)
     return load(model)
-
-
-def make_loss(config: LossConfig, energy: Energy | None = None, metric: Metric | None = None) -> Mix:
-    """The loss that a configuration describes."""
-    if config.reverse_kl and energy is None:
-        raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
-    terms: dict[str, tuple[float, Any]] = {
-        "nll": (config.nll, NLL()),
-        "force_matching": (config.force_matching, ForceMatching(metric)),
-    }
-    if energy is not None:
-        terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))
-    return Mix(**terms)
 
 
 def fingerprint(data: Batch) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from knotflow.analysis.frame_table import check_same_molecule, held_out
 from knotflow.dynamics import FlowEnergy
-from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
+from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint
@@ -56,15 +56,13 @@ def on_force_field(
         replicas: How many will move at once, if that is known.
     """
     compiled = steps >= COMPILED_FROM if compile == "auto" else compile == "on"
+    energy = force_field(system, compiled=compiled, workers=1)
     # These words are in records: those of earlier versions must still be known.
-    how, energy = "whole" if compiled else "off", None
-    try:
-        energy = TorchForceField(system, compiled=compiled)
+    how = "OpenMM"
+    if isinstance(energy, TorchForceField):
+        how = "whole" if compiled else "off"
         energy.chunk = frames_at_once(system.n_atoms, replicas)
-    except ValueError:  # a force that it does not know
-        how = "OpenMM"
-    about = {"energy": "force field", "model": None, "compiled": how}
-    return Setting(system, energy or OpenMMEnergy(system, workers=1), about)
+    return Setting(system, energy, {"energy": "force field", "model": None, "compiled": how})
 
 
 def frames_of(

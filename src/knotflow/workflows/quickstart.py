@@ -15,12 +15,11 @@ from knotflow.analysis.evaluation import evaluate as measure
 from knotflow.analysis.frame_table import Progress
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
-from knotflow.energies import TorchForceField
+from knotflow.energies import force_field
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import fingerprint, notes
 from knotflow.flows.sampling import Sampler
 from knotflow.journal import only_writer
-from knotflow.molecules import MolecularSystem
 from knotflow.storage.samples import SampleWriter, read_samples
 from knotflow.training.molecules import train_generator
 from knotflow.training.progress import Progress as TrainingProgress
@@ -70,13 +69,10 @@ def is_trained(job: Quickstart) -> bool:
 def train(job: Quickstart, tell: Tell) -> None:
     """Train, or go on with it."""
 
-    def energy(system: MolecularSystem) -> TorchForceField:
-        return TorchForceField(system, compiled=False)
-
     def told(now: TrainingProgress) -> None:
         tell(PREPARING + (1 - PREPARING) * now.step / now.steps)
 
-    train_generator(job.data, job.folder, job.scale.training, energy=energy, progress=False, told=told)
+    train_generator(job.data, job.folder, job.scale.training, energy=force_field, progress=False, told=told)
 
 
 def is_sampled(job: Quickstart) -> bool:

@@ -1,0 +1,41 @@
+"""Which program computes the energy of a molecule: torch or OpenMM."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from knotflow.energies.energy import MolecularEnergy
+from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.energies.torch_force_field import TorchForceField
+from knotflow.molecules.system import MolecularSystem
+
+MANY: Final = 500_000
+"""Evaluations from which on compiling the torch force field, most of a minute, pays."""
+
+
+def force_field(
+    system: MolecularSystem,
+    *,
+    compiled: bool = False,
+    evaluations: int | None = None,
+    workers: int | None = None,
+) -> MolecularEnergy:
+    """The energy of a molecule, in torch or by OpenMM; use it in a ``with`` block to stop worker processes.
+
+    OpenMM starts at once, knows every force and takes one structure after the other. `TorchForceField` takes
+    whole batches where the model lives, as training wants it; compiled, it is many times as fast. It does not
+    know every kind of force: then it is OpenMM in any case.
+
+    Args:
+        system: The molecule.
+        compiled: Whether torch compiles the force field.
+        evaluations: How many structures will be evaluated. If given, it decides: OpenMM for fewer than
+            `MANY`, compiled torch from there on.
+        workers: Processes for OpenMM, see `OpenMMEnergy`.
+    """
+    if evaluations is not None and evaluations < MANY:
+        return OpenMMEnergy(system, workers)
+    try:
+        return TorchForceField(system, compiled=compiled or evaluations is not None)
+    except ValueError:  # a force that torch does not know
+        return OpenMMEnergy(system, workers)
