@@ -1,6 +1,5 @@
 """``knotflow quickstart``: all of it, stopped and gone on with; and the time it says is left."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -15,19 +14,12 @@ from knotflow.cli.quickstart import Shown, TimeLeft
 from knotflow.storage import trajectory
 from knotflow.storage.samples import read_samples
 from knotflow.workflows import quickstart
-from knotflow.workflows.quickstart_job import Quickstart
 
 SMOKE = ("quickstart", "--scale", "smoke", "--out", "here")
 
 
-def interrupted(at: int) -> tuple[quickstart.Step, ...]:
-    """The steps, with a Ctrl-C in one of them."""
-
-    def stop(job: Quickstart, tell: quickstart.Tell) -> None:
-        raise KeyboardInterrupt
-
-    step = dataclasses.replace(quickstart.STEPS[at], do=stop)
-    return (*quickstart.STEPS[:at], step, *quickstart.STEPS[at + 1 :])
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch) -> None:
@@ -35,7 +27,7 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
 
     # Stopped in the fourth step, it says how to go on.
     with monkeypatch.context() as patch:
-        patch.setattr(quickstart, "STEPS", interrupted(3))
+        patch.setattr(quickstart, "evaluate", interrupt)
         status, said = run_here(*SMOKE)
     assert status == 130 and said.endswith("Stopped; the same command goes on where it was, in here.")
     assert "step 1 of 6: simulating, " in said and "left" in said

@@ -103,6 +103,4 @@ def test_truncated_file_is_said_and_kept(tmp_path: Path) -> None:
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     assert run(tmp_path, "simulate", "--out", "a.h5", *QUICK).returncode == 0
     done = run(tmp_path, "simulate", "--out", "a.h5", *QUICK, "--seed", "5")
-    assert done.returncode == 2 and "made with seed 0, but you asked for" in " ".join(
-        done.stderr.split()
-    )
+    assert done.returncode == 2 and "made with seed 0, but you asked for" in " ".join(done.stderr.split())

@@ -172,7 +172,5 @@ def test_a_folder_of_another_run_is_left_alone(run_here, data: Path) -> None:
     assert run_here("train", str(data), "--out", "a", *QUICK)[0] == 0
     before = Path("a/model.safetensors").read_bytes()
     status, said = run_here("train", str(data), "--out", "a", *QUICK, "--seed", "1")
-    assert (
-        status == 2 and "a holds a run made with training.seed 0, but you asked for" in said
-    )
+    assert status == 2 and "a holds a run made with training.seed 0, but you asked for" in said
     assert Path("a/model.safetensors").read_bytes() == before

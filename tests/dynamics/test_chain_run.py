@@ -116,9 +116,7 @@ def test_more_rows_go_on(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     whole(tmp_path / "a.h5", rows=1)
-    with pytest.raises(
-        ValueError, match=r"made with every 2, seed 0, but you asked for every 3, seed 1;"
-    ):
+    with pytest.raises(ValueError, match=r"made with every 2, seed 0, but you asked for every 3, seed 1;"):
         new(tmp_path / "a.h5", every=3, seed=1)
     plan = ExactPlan.parse(PLAN)
     with pytest.raises(ValueError, match="made with model a, but you asked for model b"):

@@ -156,9 +156,7 @@ def test_another_molecule_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"made with .*force field .*, but you asked for .*force field"):
         plan = SimulationPlan(**QUICK)  # type: ignore[arg-type]
         Simulation(tmp_path / "a.h5", molecule("vacuum"), plan)
-    with pytest.raises(
-        ValueError, match=r"made with temperature 300.0, but you asked for .* 350.0;"
-    ):
+    with pytest.raises(ValueError, match=r"made with temperature 300.0, but you asked for .* 350.0;"):
         Simulation(tmp_path / "a.h5", molecule("ala2").with_temperature(350.0), plan)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from knotflow.dynamics.integrators import State
     from knotflow.dynamics.protocol import Progress as Step
     from knotflow.molecules import MolecularSystem
+    from knotflow.workflows.dynamics import DynamicsRun
 
 FOLDER: Final = "dynamics"
 """Beside a model, for its dynamics."""
@@ -182,51 +183,33 @@ def run_protocol(
         compile: Whether to compile the force field.
         console: For progress, by default standard error.
     """
-    from knotflow.dynamics.protocol import CHECKPOINT, RECORD, run_in
-    from knotflow.flows.io import notes
     from knotflow.report.dynamics_plots import EnergyPanel, draw_energies
     from knotflow.report.plots import new_figure, save
-    from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
+    from knotflow.workflows.dynamics import DynamicsRun
 
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
-    setting = on_flow(model)
-    if true:
-        setting = on_force_field(setting.system, config.steps, compile, replicas=config.replicas)
-    if data is None:
-        frames: Any = samples_of(model, config.replicas, seed=config.seed)
-    else:
-        split = None if all_frames else notes(model).get("split")
-        frames = frames_of(data, setting.system, config.replicas, seed=config.seed, split=split)
-    console, finished = console or Console(stderr=True), (folder / RECORD).exists()
+    run = DynamicsRun(model, data, folder, config, true=true, all_frames=all_frames, compile=compile)
+    console, finished = console or Console(stderr=True), run.finished
     if not finished:
-        _announce(console, folder, setting.about, (folder / CHECKPOINT).exists())
+        _announce(console, run)
     try:
         with Shown(console) as shown:
-            progress = None if finished else shown.titled("dynamics", setting.system)
-            record = run_in(
-                folder,
-                setting.energy,
-                setting.system,
-                frames,
-                config,
-                progress=progress,
-                about=setting.about,
-            )
+            record = run.run(None if finished else shown.titled("dynamics", run.system))
     except KeyboardInterrupt:
-        kept = "the same command goes on." if (folder / CHECKPOINT).exists() else "nothing was written."
+        kept = "the same command goes on." if run.begun else "nothing was written."
         console.print(f"\nStopped; {kept}", highlight=False)
         raise typer.Exit(130) from None
     if finished:
         _say(console, f"{folder} holds this run already, finished.")
-    title = f"{setting.system.name}, {setting.about['energy']}"
+    title = f"{run.system.name}, {run.setting.about['energy']}"
     save(draw_energies([EnergyPanel.of(title, record)]), folder / "energy.png")
-    return record, setting.system
+    return record, run.system
 
 
-def _announce(console: Console, folder: Path, about: Mapping[str, Any], goes_on: bool) -> None:
-    if goes_on:
-        _say(console, f"going on with the run in {folder}")
-    if about.get("compiled") == "whole":
+def _announce(console: Console, run: DynamicsRun) -> None:
+    if run.begun:
+        _say(console, f"going on with the run in {run.folder}")
+    if run.compiles:
         _say(console, "compiling the force field, which takes tens of seconds; --compile off starts at once")
 
 

@@ -66,26 +66,28 @@ def evaluate(
 
         knotflow evaluate ala2 data/ala2.h5 --json --quiet
     """
-    from knotflow.analysis.evaluation import evaluate as measure
-    from knotflow.energies import force_field
-    from knotflow.flows.boltzmann import BoltzmannGenerator
-    from knotflow.flows.io import notes
-    from knotflow.molecules.system import MolecularSystem
+    from knotflow.files import read_json
+    from knotflow.workflows.evaluation import evaluate as measure
 
     path = model_file(model)
     target = results_folder(path) / "metrics.json" if out is None else out
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file for the numbers, but {target} is a folder.")
-    generator = BoltzmannGenerator.load(path)
-    if float64:
-        generator.double()
-    split = None if all_frames else notes(path).get("split")
     output = Output(as_json=as_json, quiet=quiet)
     drift = _drift(path, data, output.progress, wanted=dynamics, all_frames=all_frames)
-    system = MolecularSystem.parse(generator.molecule)
-    with force_field(system, evaluations=samples) as energy, Stages(output.progress) as shown:
-        found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
-    output.document(found.write(target, path, **({} if drift is None else {"dynamics": drift})))
+    with Stages(output.progress) as shown:
+        found = measure(
+            path,
+            data,
+            target,
+            samples=samples,
+            seed=seed,
+            all_frames=all_frames,
+            float64=float64,
+            more=None if drift is None else {"dynamics": drift},
+            progress=shown,
+        )
+    output.document(read_json(target))
     output.show(table(found))
     if drift is not None:
         output.show(protocol.table(drift))
@@ -98,11 +100,11 @@ def _drift(
     model: Path, data: Path, console: Console, *, wanted: bool, all_frames: bool
 ) -> dict[str, Any] | None:
     """The drift score of a model, from the folder beside it; if it is wanted and not there, it is made."""
-    from knotflow.flows.io import fingerprint
+    from knotflow.inputs import file_fingerprint
 
     folder = results_folder(model) / protocol.FOLDER
     found = protocol.read_drift(folder) if (folder / "drift.json").exists() else None
-    if found is not None and found["about"].get("model") == fingerprint(model):
+    if found is not None and found["about"].get("model") == file_fingerprint(model):
         return found
     if not wanted:
         if found is not None:

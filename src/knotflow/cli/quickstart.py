@@ -52,15 +52,14 @@ def quickstart(
     Example: knotflow quickstart --out runs/first
     """
     need("the quickstart", *MODULES)
-    from knotflow.workflows.quickstart import STEPS, run
-    from knotflow.workflows.quickstart_job import SCALES, Quickstart
-    from knotflow.workflows.quickstart_lines import facts, lines
+    from knotflow.workflows.quickstart import SCALES, Quickstart, run
+    from knotflow.workflows.quickstart_summary import facts, lines
 
     output = Output(as_json=as_json, quiet=quiet)
     job = Quickstart(out, SCALES[scale.value](seed))
     began = time.monotonic()
     try:
-        with Shown(output.progress, [step.doing for step in STEPS], job.scale.seconds) as shown:
+        with Shown(output.progress, [step.doing for step in job.steps()], job.scale.seconds) as shown:
             made = run(job, shown)
     except KeyboardInterrupt:
         output.tell(f"\nStopped; the same command goes on where it was, in {out}.")
@@ -148,6 +147,18 @@ class Shown(Bars):
         super().__init__(console, _Left(self.clock), transient=True)
         self.task = self.bar.add_task("looking at what is there", total=sum(seconds))
         self.number, self._said = 0, 0.0
+
+    def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
+        """Show how far the steps are: seconds of expected work, of all of them together."""
+        number = int(doing.split()[1]) - 1
+        before, seconds = sum(self.clock.seconds[:number]), self.clock.seconds[number]
+        if done == before or self.clock.current is None:
+            for earlier in range(number):
+                self.clock.end(earlier)
+            self.begin(number)
+        self.tell((done - before) / seconds)
+        if done >= before + seconds:
+            self.end(number)
 
     def begin(self, number: int) -> None:
         """A step begins."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
@@ -16,8 +15,7 @@ from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, beside, kept
 
 if TYPE_CHECKING:
-    from knotflow.flows.sampling import Sampler
-    from knotflow.storage.samples import SampleWriter
+    from knotflow.workflows.sampling import Drawn
 
 
 def sample(
@@ -67,80 +65,74 @@ def sample(
 
         knotflow sample ala2.safetensors -n 1000 --out look.pdb
     """
-    from knotflow.storage.samples import SampleWriter, check_free
+    from knotflow.storage.samples import check_free
 
     check_free(out, overwrite=overwrite)
     path = model_file(model)
-    from knotflow.flows.boltzmann import BoltzmannGenerator
-    from knotflow.flows.sampling import Sampler
+    from knotflow.workflows.sampling import sample as draw
 
-    generator = BoltzmannGenerator.load(path)
-    sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
     output, began = Output(as_json=as_json, quiet=quiet), time.perf_counter()
     try:
-        with (
-            kept(ctx, beside(out), resumable=False),
-            SampleWriter(out, generator.molecule, weights=weights, overwrite=overwrite) as writer,
-        ):
-            _draw(sampler, writer, n, batch, output.progress)
-            writer.complete(
-                {
-                    "command": "sample",
-                    "model": path.name,
-                    "samples": n,
-                    "seed": seed,
-                    "float64": float64,
-                    "keep_mirrored": keep_mirrored,
-                    "drawn": sampler.drawn,
-                    "mirrored": sampler.mirrored,
-                    "not_finite": sampler.not_finite,
-                }
+        with kept(ctx, beside(out), resumable=False), _Shown(output.progress) as shown:
+            drawn = draw(
+                path,
+                n,
+                out,
+                weights=weights,
+                seed=seed,
+                keep_mirrored=keep_mirrored,
+                float64=float64,
+                batch=batch,
+                overwrite=overwrite,
+                progress=shown,
             )
     except KeyboardInterrupt:
         output.tell(f"\nStopped; {out} was not written.")
         raise typer.Exit(130) from None
-    _report(sampler, writer, n, time.perf_counter() - began, output)
+    _report(drawn, n, time.perf_counter() - began, output)
 
 
-def _draw(sampler: Sampler, writer: SampleWriter, n: int, batch: int, console: Console) -> None:
-    """Draw, weigh and write, a batch at a time."""
-    from knotflow.energies import force_field
-    from knotflow.molecules.system import MolecularSystem
+class _Shown:
+    """Shows how many samples are there, how fast they come, and the time left."""
 
-    bar = Progress(
-        TextColumn("sampling"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}, time left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    molecule = sampler.model.molecule
-    chosen = force_field(MolecularSystem.parse(molecule), evaluations=n) if writer.weights else nullcontext()
-    began, tenths = time.perf_counter(), 0
-    with chosen as energy, bar:
-        task = bar.add_task("", total=n, rate="")
-        for start in range(0, n, batch):
-            x, log_prob = sampler.take(min(batch, n - start))
-            # Energies in double precision: single precision would cost digits of the weights.
-            writer.write(x, log_prob, None if energy is None else energy.energy_and_force(x.double())[0])
-            done, seconds = start + len(x), time.perf_counter() - began
-            rate = f"{done / seconds:,.0f} per second"
-            bar.update(task, completed=done, rate=rate)
-            if not console.is_terminal and 10 * done // n > tenths:
-                tenths = 10 * done // n
-                left = f"{seconds * (n - done) / done:.0f} s left"
-                console.print(f"sampling: {10 * tenths} % done, {rate}, {left}", highlight=False)
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("sampling"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}, time left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=None, rate="")
+        self.began, self.tenths = time.perf_counter(), 0
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
+        seconds = time.perf_counter() - self.began
+        rate = f"{done / seconds:,.0f} per second"
+        self.bar.update(self.task, completed=done, total=total, rate=rate)
+        if not self.console.is_terminal and 10 * done // total > self.tenths:
+            self.tenths = int(10 * done // total)
+            left = f"{seconds * (total - done) / done:.0f} s left"
+            self.console.print(f"{doing}: {10 * self.tenths} % done, {rate}, {left}", highlight=False)
 
 
-def _report(sampler: Sampler, writer: SampleWriter, n: int, seconds: float, output: Output) -> None:
-    name, files = sampler.model.molecule["name"], " and ".join(str(path) for path in writer.paths)
-    effective = writer.effective if writer.weights else None
+def _report(drawn: Drawn, n: int, seconds: float, output: Output) -> None:
+    sampler, effective = drawn.sampler, drawn.effective
+    name, files = sampler.model.molecule["name"], " and ".join(str(path) for path in drawn.files)
     output.document(
         {
-            "files": list(writer.paths),
+            "files": list(drawn.files),
             "molecule": name,
             "samples": n,
             "drawn": sampler.drawn,

@@ -84,7 +84,7 @@ class Stages(Bars):
         super().__init__(console, MofNCompleteColumn(), "time left", TimeRemainingColumn(), transient=True)
         self.tasks: dict[str, TaskID] = {}
 
-    def __call__(self, doing: str, done: int, total: int) -> None:
+    def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
         if doing not in self.tasks:
             self.tasks[doing] = self.bar.add_task(doing, total=total)
             self.line(f"{doing} ({total:,})")

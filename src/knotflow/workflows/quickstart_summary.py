@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from knotflow.dynamics.protocol import DRIFT
+from knotflow.files import read_json
 from knotflow.report.verdicts import Level, judge
 from knotflow.simulation.summary import Average, summarise
-from knotflow.workflows.quickstart_job import Quickstart
+from knotflow.workflows.quickstart import Quickstart
 
 AGREE: Final = 2.0
 """Standard errors up to which two numbers count as equal."""
@@ -32,9 +32,7 @@ class Facts:
 def facts(job: Quickstart) -> Facts:
     """Read them from the files."""
     (left,) = summarise(job.data).left_handed.values()
-    metrics, drift = (
-        json.loads(file.read_text(encoding="utf-8")) for file in (job.metrics, job.motion / DRIFT)
-    )
+    metrics, drift = (read_json(file) for file in (job.metrics, job.dynamics_folder / DRIFT))
     return Facts(metrics, drift, side_difference(left))
 
 
