@@ -62,7 +62,7 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert status == 0 and "run 2 of 2: B-spline+FM, seed 1: finished before" in said
     assert json.loads(Path("out/table1.json").read_text()) == found
     status, said = run(*arguments, "--epochs", "3")
-    assert status == 2 and "out/bspline-fm-0-pub holds a run that differs in epochs" in said
+    assert status == 2 and "out/bspline-fm-0-pub holds a run made with epochs" in said
 
 
 def test_bad_input_is_explained_and_writes_nothing(run, data: str) -> None:

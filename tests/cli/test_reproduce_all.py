@@ -74,7 +74,7 @@ def test_numbers_are_those_of_the_parts(made) -> None:
     assert found["data"] == {"file": "ala2.h5", "frames": 120}
     for result in found["rings"]:
         file = out / "toy2d" / f"{result['model']}-{result['domain']}" / "result.json"
-        assert result == json.loads(file.read_text())
+        assert result == {k: v for k, v in json.loads(file.read_text()).items() if k != "inputs"}
     assert len(found["rings"]) == 6
     for name, numbers in found["dynamics"].items():
         record = Record.load(out / "dynamics" / name / "record.npz")

@@ -14,8 +14,9 @@ from scipy.stats import sem
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.paper import table1
+from knotflow.paper.numbers import number
 from knotflow.paper.table1 import ROWS, SCALES, Result, Scale, Task, read_results, run, tasks
-from knotflow.paper.table1_report import PAPER, PAPER_PARAMETERS, number, table, write_report
+from knotflow.paper.table1_report import PAPER, PAPER_PARAMETERS, table, write_report
 from knotflow.storage import trajectory
 from knotflow.training import guard
 from knotflow.training.guard import Guard
@@ -156,7 +157,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     said_before = json.loads(diverged.read_text())
     diverged.write_text(json.dumps({**said_before, "choice": {**said_before["choice"], "compile": True}}))
     assert run(data, tmp_path, TINY, todo, progress=False) == [lost, found], "earlier versions compiled"
-    with pytest.raises(ValueError, match="rq-nll-0-pub holds a run that differs in epochs"):
+    with pytest.raises(ValueError, match="rq-nll-0-pub holds a run made with epochs"):
         run(data, tmp_path, replace(TINY, epochs=4.0), todo, progress=False)
     write_report(tmp_path, [lost, found], {})
     text = (tmp_path / "table1.md").read_text()
@@ -271,9 +272,9 @@ def test_data_that_do_not_suit_are_refused(made, tmp_path: Path) -> None:
         run(tmp_path / "none.h5", tmp_path / "runs", TINY, TODO)
     assert not (tmp_path / "runs").exists()
     other = ala2_data(tmp_path / "other.h5", frames=50)
-    with pytest.raises(ValueError, match=r"holds a run on ala2.h5 \(120 frames\), not on other.h5 \(100 fr"):
+    with pytest.raises(ValueError, match=r"holds a run made with data ala2.h5 \(120 frames\), but you"):
         run(other, folder, TINY, TODO)
-    with pytest.raises(ValueError, match=r"rq-nll-0-rec holds a run that differs in bins, epochs; choose"):
+    with pytest.raises(ValueError, match=r"rq-nll-0-rec holds a run made with bins 4, epochs 3.0, but you"):
         run(data, folder, replace(TINY, bins=5, epochs=1.0), TODO)
     with pytest.raises(ValueError, match="holds no finished run"):
         write_report(tmp_path, [], {})

@@ -13,7 +13,7 @@ import knotflow as kf
 from knotflow.cli import app
 from knotflow.energies import Mixed, Rings
 from knotflow.paper import mixed5d, toy2d
-from knotflow.paper.toy2d_report import write_report
+from knotflow.paper.toy2d import write_report
 from knotflow.training.module import FlowModule
 
 RUN = ["reproduce", "toy2d", "--scale", "smoke"]

@@ -1,4 +1,4 @@
-"""All figures and tables of the paper: the experiments one after another, each in a folder of its own."""
+"""All figures and tables of the paper, one after another, each in a folder of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from knotflow.molecules import MolecularSystem
 from knotflow.paper import figure4 as dynamics
 from knotflow.paper import molecule_figures as looks
 from knotflow.paper import table1, table2, toy2d
-from knotflow.storage import trajectory
+from knotflow.workflows.steps import Say
+from knotflow.workflows.training import described, noted_training
 
-Say = Callable[[str], None]
 Steps = Callable[[str, MolecularSystem], Step]
 
 PARTS: Final = {
@@ -104,13 +104,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who is told how it goes."""
+    """How the progress is shown."""
 
     say: Say = print
     stages: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
-    """Opens what is told how far the numbers behind pictures are."""
+    """Opens the progress of the numbers behind pictures."""
     steps: Callable[[], AbstractContextManager[Steps | None]] = nullcontext
-    """Opens what is asked by `knotflow.paper.figure4.run` for somebody to tell."""
+    """Opens the progress of `knotflow.paper.figure4.run`."""
     training: bool = True
     """Whether to show the progress of trainings."""
 
@@ -182,11 +182,9 @@ def check(job: Job) -> None:
 
 def _is_finished(part: str, folder: Path, scale: Scale) -> bool:
     """Whether there is something to show."""
-    if part == "toy2d":
-        return bool(toy2d.read_results(folder))
     if part == "table1":
         return bool(table1.read_results(folder, scale.table1))
-    return bool(dynamics.read_results(folder))
+    return bool({"toy2d": toy2d, "dynamics": dynamics}[part].read_results(folder))
 
 
 def _models(folder: Path, data: Path) -> dict[str, Path]:
@@ -195,18 +193,15 @@ def _models(folder: Path, data: Path) -> dict[str, Path]:
     Raises:
         ValueError: if one was trained on something else.
     """
-    found = {}
-    here = (data.name, trajectory.open_info(data).n_frames)
+    found, here = {}, described(data)
     for row in table1.ROWS:
         shown = table1.model_of(folder, row)
         if shown is None:
             continue
-        split = notes(shown[1]).get("split") or {}
-        there = (split.get("file"), split.get("frames"))
+        there = noted_training(notes(shown[1])).get("data", "unknown data")
         if there != here:
             raise ValueError(
-                f"{shown[1]} was trained on {there[0]} ({there[1]} frames), not on {here[0]} ({here[1]} "
-                "frames); give the file of the training as --data."
+                f"{shown[1]} was trained on {there}, not on {here}; give the file of the training as --data."
             )
         found[row] = shown[1]
     return found
@@ -218,9 +213,7 @@ def _rings(job: Job, to: Listener) -> list[toy2d.Result]:
         for domain in toy2d.DOMAINS:
             for model in (name for name in toy2d.MODELS if name != "best"):
                 place = folder / f"{model}-{domain}"
-                toy2d.run_scenario(
-                    model, domain, job.scale.toy2d, place, say=to.say, progress=to.training
-                )  # fmt: skip
+                toy2d.run_scenario(model, domain, job.scale.toy2d, place, say=to.say, progress=to.training)
     return toy2d.read_results(folder)
 
 

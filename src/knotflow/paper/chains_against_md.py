@@ -10,7 +10,6 @@ weight of the sides. So comparisons are also made among the frames with phi < 0.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,8 +25,7 @@ from knotflow.analysis.chain_summary import Memory, side_with_error, summarise_c
 from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
 from knotflow.energies import MolecularEnergy, force_field
-from knotflow.files import write_atomically
-from knotflow.json_values import plain
+from knotflow.files import write_json
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
 from knotflow.report.plots import save
 from knotflow.simulation.summary import Average, backbone_torsions
@@ -129,7 +127,7 @@ def run(
             chains.run(target, progress)
     ours, theirs = read("chains", chains.path), read("dynamics", data)
     result = _result(chains, compare(ours, theirs))
-    write_atomically(out / "exact.json", (json.dumps(plain(result), indent=1) + "\n").encode())
+    write_json(out / "exact.json", result)
     deviations = result.comparison.deviations
     figure = draw_comparison(theirs.samples, ours.samples, np.array(deviations) if deviations else None)
     save(figure, out / "exact.png")

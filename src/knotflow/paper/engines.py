@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.molecules.system import ala2
 from knotflow.simulation.run import Progress, Simulation, SimulationPlan
 from knotflow.simulation.summary import Average
@@ -95,8 +94,7 @@ def run(
         ensembles["reference"] = observe(reference)
         runs.append(_describe("reference", ensembles["reference"]))
     pairs = [Pair((a, b), agreement(ensembles[a], ensembles[b])) for a, b in combinations(ensembles, 2)]
-    results = {"runs": [asdict(r) for r in runs], "pairs": [asdict(p) for p in pairs]}
-    write_atomically(folder / "results.json", json.dumps(results, indent=2).encode())
+    write_json(folder / "results.json", {"runs": runs, "pairs": pairs})
     return runs, pairs
 
 

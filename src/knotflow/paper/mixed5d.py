@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from knotflow.energies import Mixed
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
 from knotflow.training import Batch, TrainingConfig, fit
@@ -62,7 +61,7 @@ def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Re
         progress=progress,
     )
     result = evaluate(flow, target, 20_000, float(notes(folder / "model.safetensors")["seconds"]))
-    write_atomically(folder / "metrics.json", json.dumps(asdict(result), indent=2).encode())
+    write_json(folder / "metrics.json", result)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -69,8 +68,8 @@ def dynamics(
         knotflow reproduce dynamics --data data/ala2.h5 --models runs/table1 --best runs/ala2
     """
     need("figure 4", *MODULES)
+    from knotflow.files import read_json
     from knotflow.paper import figure4 as experiment
-    from knotflow.paper import figure4_report as report
 
     output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale.value]
     folder = out or Path("runs") / f"dynamics-{scale.value}"
@@ -91,12 +90,12 @@ def dynamics(
             results = experiment.run(
                 folder, work, todo, data, compile=compile.value, say=output.tell, progress=shown.titled
             )
-    page = report.write_report(folder, results, scale.value)
-    table = Table(*report.COLUMNS, title=f"dynamics, scale {scale.value}")
-    for cells in report.rows(results):
+    page = experiment.write_report(folder, results, scale.value)
+    table = Table(*experiment.COLUMNS, title=f"dynamics, scale {scale.value}")
+    for cells in experiment.rows(results):
         table.add_row(*cells)
-    output.document(json.loads((folder / "results.json").read_text()))
+    output.document(read_json(folder / "results.json"))
     output.show(table)
-    for note in report.NOTES:
+    for note in experiment.NOTES:
         output.say(note)
     output.say(f"Figure, table and explanations: {page}")

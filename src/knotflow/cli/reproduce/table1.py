@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -73,6 +72,7 @@ def table1(
             "simulate --out FILE.h5` or with `knotflow import`."
         )
     need("Table 1", *MODULES)
+    from knotflow.files import read_json
     from knotflow.paper import table1 as experiment
     from knotflow.paper import table1_report as report
 
@@ -100,7 +100,7 @@ def table1(
     for line in report.table(results):
         cells = line.cells()
         table.add_row(*(cells[i] for i in report.BRIEF), end_section=line.trained == "paper")
-    output.document(json.loads((out / "table1.json").read_text()))
+    output.document(read_json(out / "table1.json"))
     output.show(table)
     for note in report.NOTES:
         output.say(note)

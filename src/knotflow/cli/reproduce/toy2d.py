@@ -69,7 +69,6 @@ def toy2d(
     """
     need("the rings", "plot", "train")
     from knotflow.paper import toy2d as experiment
-    from knotflow.paper import toy2d_report as report
 
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
@@ -88,11 +87,11 @@ def toy2d(
                     say=output.tell,
                     progress=not quiet,
                 )
-    page = report.write_report(folder, scale.value)
-    table = Table(*(report.COLUMNS[i] for i in report.BRIEF), title=f"rings, scale {scale.value}")
+    page = experiment.write_report(folder, scale.value)
+    table = Table(*(experiment.COLUMNS[i] for i in experiment.BRIEF), title=f"rings, scale {scale.value}")
     results = experiment.read_results(folder)
-    for row in report.rows(results):
-        table.add_row(*(str(row[i]) for i in report.BRIEF))
+    for row in experiment.rows(results):
+        table.add_row(*(str(row[i]) for i in experiment.BRIEF))
     output.document({"page": page, "results": results})
     output.show(table)
     output.say(f"Figures, table and explanations: {page}")
