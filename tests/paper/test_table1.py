@@ -115,6 +115,20 @@ def test_a_model_without_its_evaluation_gets_it(made, monkeypatch: pytest.Monkey
         assert json.loads(metrics.read_text())["measures"] == before["measures"]
 
 
+def test_the_evaluation_of_another_version_is_shown_and_made_again_when_asked_for(made, tmp_path) -> None:
+    data, folder, _ = made
+    name, said = "rq-nll-0-rec", []
+    shutil.copytree(folder / name, tmp_path / name)
+    metrics = tmp_path / name / "metrics.json"
+    found = json.loads(metrics.read_text())
+    found["about"]["knotflow"] = "0.0.1"
+    metrics.write_text(json.dumps(found))
+    before = read_results(tmp_path, TINY)
+    assert [result.task for result in before] == [Task("rq", 0)]
+    assert run(data, tmp_path, TINY, [Task("rq", 0)], say=said.append, progress=False) == before
+    assert said[0] == "run 1 of 1: RQ-spline, seed 0" and len(said) > 1, "evaluated, with the same numbers"
+
+
 def test_a_model_that_came_without_its_history(made, tmp_path: Path, monkeypatch) -> None:
     data, folder, _ = made
     name = "bspline-fm-1-rec"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -257,13 +256,11 @@ def read_drift(folder: Path) -> dict[str, Any]:
         OSError: if there is none.
     """
     from knotflow.dynamics.protocol import DRIFT
+    from knotflow.files import read_json
 
-    try:
-        found: dict[str, Any] = json.loads((folder / DRIFT).read_text())
-        if not {"replicas", "broken", "slope", "about"} <= found.keys():
-            raise ValueError("it is no drift score")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{folder / DRIFT} is damaged ({error}); remove it.") from None
+    found: Any = read_json(folder / DRIFT)
+    if not (isinstance(found, dict) and {"replicas", "broken", "slope", "about"} <= found.keys()):
+        raise ValueError(f"{folder / DRIFT} is damaged (it is no drift score); remove it.")
     return found
 
 

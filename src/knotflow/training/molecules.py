@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from knotflow.config import Config
 from knotflow.energies import MolecularEnergy
 from knotflow.energies.energy import cut
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
@@ -291,7 +290,7 @@ def train_generator(
         progress=progress,
         told=told,
     )
-    write_atomically(folder / "split.json", json.dumps(split, indent=2).encode())
+    write_json(folder / "split.json", split)
     return BoltzmannGenerator(coordinates, flow, system.plain())
 
 
