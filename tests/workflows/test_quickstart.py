@@ -1,6 +1,5 @@
 """The quickstart's parts: scales that fit, numbers in words, parts of steps. All of it: tests/cli."""
 
-import math
 import os
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from knotflow.analysis.chain_summary import side_with_error
 from knotflow.simulation.summary import Average, over_replicas
-from knotflow.training.progress import Progress
 from knotflow.workflows import quickstart
 from knotflow.workflows.quickstart import STEPS, is_reported
 from knotflow.workflows.quickstart_job import SCALES, Quickstart, smoke
@@ -124,10 +122,11 @@ def test_stages_go_from_nothing_to_all() -> None:
 def test_training_tells_how_far_it_is(monkeypatch) -> None:
     told: list[float] = []
 
-    def fake(data: Path, folder: Path, training, *, told, **_) -> None:
+    def fake(data: Path, folder: Path, training, *, progress, **_) -> None:
         assert (data, folder, training) == (job().data, job().folder, job().scale.training)
+        progress("reading frames", 5, 10)
         for step in (0, 20, 80):
-            told(Progress(step, 80, math.nan, {}))
+            progress("training", step, 80, "nll 1")
 
     monkeypatch.setattr(quickstart, "train_generator", fake)
     quickstart.train(job(), told.append)

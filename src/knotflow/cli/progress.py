@@ -124,6 +124,8 @@ class Display:
         self._doing, self._done, self._total = "", 0.0, 0.0
         self._began = self._said = clock()
         self._tenth = 0
+        self._names: set[str] = set()
+        """What the present piece of work has been called."""
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -139,7 +141,8 @@ class Display:
             return
         begins = doing != self._doing or not goes_on
         if not goes_on or ended or not total:
-            self.left, self._began = TimeLeft(self.clock, self.expected), self.clock()
+            self.left, self._began, self._names = TimeLeft(self.clock, self.expected), self.clock(), set()
+        self._names.add(doing)
         self._doing, self._done, self._total = doing, done, total
         if total:
             self.left.report(done, total)
@@ -148,7 +151,8 @@ class Display:
         )
         if 0 < total <= done:
             self.bar.update(self._task, visible=False)
-            self._say(f"done in {duration(self.clock() - self._began)}", note)
+            in_all = " in all" if len(self._names) > 1 else ""
+            self._say(f"done in {duration(self.clock() - self._began)}{in_all}", note)
         elif not self.console.is_terminal and (begins or self._is_due()):
             percent = f"{int(100 * done / total)} %" if total and done else ""
             self._say(percent, str(self.left) if total else "", note)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from knotflow.analysis.agreement import BINS, FEWEST, Agreement, Ensemble, agreement, observe
 from knotflow.analysis.chain_summary import Memory, side_with_error, summarise_chains
 from knotflow.analysis.frame_table import check_same_molecule
-from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
+from knotflow.dynamics.chain_run import ExactPlan, ExactRun, open_run
 from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.files import write_atomically
 from knotflow.json_values import plain
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
 from knotflow.report.plots import save
 from knotflow.simulation.summary import Average, backbone_torsions
@@ -107,7 +108,7 @@ def run(
     *,
     double: bool = False,
     energy: MolecularEnergy | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Run what is missing of the chains, and compare them with a trajectory.
 
@@ -118,7 +119,7 @@ def run(
         plan: How long the chains are, and by which moves.
         double: Whether the model computes in double precision.
         energy: The true energy; by default the compiled force field in torch, or OpenMM's if it cannot be.
-        progress: Called as they go.
+        progress: Called with the progress of the chains.
 
     Raises:
         ValueError: if the trajectory is of another molecule, or the folder holds other chains.

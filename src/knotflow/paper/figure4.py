@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics import Drift, DynamicsConfig, Record, drift
-from knotflow.dynamics.protocol import RECORD, Progress, run_in
+from knotflow.dynamics.protocol import RECORD, run_in
 from knotflow.flows.io import notes
-from knotflow.molecules import MolecularSystem, ala2
+from knotflow.molecules import ala2
 from knotflow.paper import table1
 from knotflow.paper.table1 import ROWS, Task
+from knotflow.progress import Progress, silent, titled
 from knotflow.simulation.run import Simulation, SimulationPlan
 from knotflow.storage import trajectory
 from knotflow.training.molecules import train_generator
@@ -126,7 +127,7 @@ def make_models(folder: Path, rows: Sequence[str], scale: Scale, *, say: Say) ->
         say(f"a short training: {ROWS[row].title}")
         task = Task(row, 0)
         choice = task.choice(scale.training or table1.Scale())
-        train_generator(data, models / task.folder, choice, progress=False)
+        train_generator(data, models / task.folder, choice)
     return data, models
 
 
@@ -138,7 +139,7 @@ def run(
     *,
     compile: Compile = "auto",
     say: Say = print,
-    progress: Callable[[str, MolecularSystem], Progress] | None = None,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Run the protocol for what is missing in a folder; all start from the same frames.
 
@@ -149,7 +150,7 @@ def run(
         data: Frames to start from; those held back in training are preferred.
         compile: Whether to compile the force field.
         say: Told which run of how many it is.
-        progress: Gets the name of a run and its molecule, returns what is called as it goes.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if models, data and what is in the folder do not belong together.
@@ -172,7 +173,7 @@ def run(
             check_same_molecule(setting.system, system)
         compiles = setting.about.get("compiled") == "whole"
         say(f"{title}{': finished before' if finished else ', compiled first' if compiles else ''}")
-        report = progress(entry.title, system) if progress and not finished else None
+        report = titled(entry.title, progress)
         record = run_in(
             place, setting.energy, setting.system, frames, config, progress=report, about=setting.about
         )

@@ -20,6 +20,7 @@ from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
 from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent, titled
 from knotflow.storage import trajectory
 from knotflow.training.checkpoint import read_checkpoint
 from knotflow.training.molecules import MoleculeTraining, Split, train_generator
@@ -149,7 +150,7 @@ def run(
     todo: Sequence[Task],
     *,
     say: Say = print,
-    progress: bool = True,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Train and evaluate what is missing in a folder; return all that is finished in it.
 
@@ -162,7 +163,7 @@ def run(
         scale: How much work to do.
         todo: What the folder must have.
         say: Told which run of how many it is.
-        progress: Whether to show the progress of trainings.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
@@ -175,7 +176,7 @@ def run(
         found = read_result(folder, task, scale)
         if found is None:
             say(about)
-            _do(task, data, folder / task.folder, scale, say=say, title=about if progress else None)
+            _do(task, data, folder / task.folder, scale, say=say, progress=titled(about, progress))
         else:
             say(f"{about}: {'finished' if found.diverged is None else 'diverged'} before")
     return read_results(folder, scale)
@@ -239,18 +240,11 @@ def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
     )
 
 
-def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: str | None) -> None:
+def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, progress: Progress) -> None:
     """Train, then evaluate on the frames that were held back."""
     info, choice = trajectory.open_info(data), task.choice(scale)
     try:
-        generator = train_generator(
-            data,
-            folder,
-            choice,
-            energy=_monitored,
-            progress=title is not None,
-            title=title or "",
-        )
+        generator = train_generator(data, folder, choice, energy=_monitored, progress=progress)
     except TrainingError as error:
         step = max((step for step, _, _ in read_log(folder / "log.csv")), default=0)
         split = {"file": data.name, "frames": info.n_frames}
@@ -261,25 +255,13 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: 
     split = json.loads((folder / "split.json").read_text())
     with OpenMMEnergy(info.system) as energy:
         found = evaluate(
-            generator, data, energy, split=split, samples=scale.samples, seed=SEED, progress=_stages(say)
+            generator, data, energy, split=split, samples=scale.samples, seed=SEED, progress=progress
         )
     found.write(folder / "metrics.json", folder / "model.safetensors")
 
 
 def _monitored(system: MolecularSystem) -> TorchForceField:
     return TorchForceField(system, compiled=False)
-
-
-def _stages(say: Say) -> Callable[[str, int, int], None]:
-    """Say what is done when it begins."""
-    begun: set[str] = set()
-
-    def progress(doing: str, done: int, total: int) -> None:
-        if doing not in begun:
-            begun.add(doing)
-            say(f"  {doing} ({total:,})")
-
-    return progress
 
 
 def _is_ours(about: dict[str, Any], scale: Scale) -> bool:

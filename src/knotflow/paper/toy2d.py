@@ -21,6 +21,7 @@ from knotflow.energies import Rings, metropolis
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, FlowConfig, default_config, load
 from knotflow.flows.io import notes
+from knotflow.progress import Progress, silent, titled
 from knotflow.training import Batch, TrainingConfig, fit
 
 DOMAINS = ("interval", "circle")
@@ -152,7 +153,7 @@ def run_scenario(
     *,
     seed: int = SEED,
     say: Say = print,
-    progress: bool = True,
+    progress: Progress = silent,
 ) -> Result:
     """Data, training and evaluation of one model on one domain; what is done already is not done again."""
     done = folder / "result.json"
@@ -163,7 +164,7 @@ def run_scenario(
     flow = flow_config(model, domain, scale).build()
     config = training_config(model, scale, seed)
     force = energy.force(x.double()).to(x.dtype) if config.loss.force_matching else None
-    flow = fit(flow, Batch(x, force), config, folder, title=f"{MODELS[model]}, {domain}", progress=progress)
+    flow = fit(flow, Batch(x, force), config, folder, progress=titled(f"{MODELS[model]}, {domain}", progress))
     if done.exists():
         return Result(**json.loads(done.read_text()))
     say(f"{MODELS[model]} on the {domain}: exact errors on a grid of {scale.grid} x {scale.grid}")

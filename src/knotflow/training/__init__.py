@@ -11,7 +11,6 @@ from knotflow.errors import TrainingError
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
 from knotflow.training.own_samples import OwnSamples, Pool
-from knotflow.training.progress import Progress
 from knotflow.training.run import fit, make_loss
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "Mix",
     "OwnSamples",
     "Pool",
-    "Progress",
     "ReverseKL",
     "Term",
     "TrainingConfig",

@@ -19,7 +19,7 @@ from knotflow.training.config import TrainingConfig
 from knotflow.training.data import OWN_STREAM, FlowData, step_seed
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch, Mix
-from knotflow.training.own_samples import Own
+from knotflow.training.own_samples import DrawPool
 
 log = logging.getLogger("knotflow")
 
@@ -57,7 +57,7 @@ class FlowModule(pl.LightningModule):
         mix: Mix,
         config: TrainingConfig,
         monitor: Monitor | None = None,
-        own: Own | None = None,
+        own: DrawPool | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False

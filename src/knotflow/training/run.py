@@ -20,15 +20,16 @@ from torch import Tensor
 
 from knotflow.files import write_atomically
 from knotflow.flows import Flow, load, save
+from knotflow.progress import Progress, silent
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
-from knotflow.training.logs import CsvLog, ProgressLine
+from knotflow.training.logs import CsvLog
 from knotflow.training.marginals import fit_marginals
 from knotflow.training.module import FlowModule, Monitor
 from knotflow.training.objectives import NLL, Batch, ForceMatching, Metric, Mix, ReverseKL
-from knotflow.training.own_samples import Own
-from knotflow.training.progress import Telling, Told
+from knotflow.training.own_samples import DrawPool
+from knotflow.training.progress import ReportProgress
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -43,11 +44,9 @@ def fit(
     energy: Energy | None = None,
     metric: Metric | None = None,
     monitor: Monitor | None = None,
-    own: Own | None = None,
+    own: DrawPool | None = None,
     notes: dict[str, Any] | None = None,
-    title: str = "training",
-    progress: bool = True,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Flow:
     """Train a flow and return the result, which is also saved as ``folder/model.safetensors``.
 
@@ -69,10 +68,8 @@ def fit(
         monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
         own: draws samples of the flow to train on, see `OwnSamples`; needed with ``own_share`` only.
         notes: what to note in the model file besides, anything JSON can hold.
-        title: what the progress line says.
-        progress: whether to show one.
-        told: called with a `Progress` when training begins, every ``log_every`` steps, and at the end; not
-            at all if the run is finished already.
+        progress: called with the steps done when training begins, every ``log_every`` steps or ten seconds,
+            and at the end; not at all if the run is finished already.
 
     Raises:
         ValueError: if data and configuration do not fit, or the folder holds another run.
@@ -90,7 +87,7 @@ def fit(
         _check("validation", flow, validation, mix, 1)
     description = {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)}
     _claim(folder, description)
-    model = folder / "model.safetensors"
+    model, progress = folder / "model.safetensors", progress or silent
     if model.exists():
         return load(model)
 
@@ -99,7 +96,9 @@ def fit(
     if checkpoint is None and initial.exists():
         flow.load_state_dict(load(initial).state_dict())
     elif checkpoint is None:
-        fit_marginals(flow, train.x, config.marginals, context=train.context, seed=config.seed)
+        fit_marginals(
+            flow, train.x, config.marginals, context=train.context, seed=config.seed, progress=progress
+        )
         save(flow, initial)
     module = FlowModule(flow, mix, config, monitor, own)
     done = 0
@@ -118,11 +117,7 @@ def fit(
         own_size=int(config.own_share * config.batch_size),
     )
     if data.blocks_left:
-        callbacks: list[pl.Callback] = [_SaveBlocks(last)]
-        if progress:
-            callbacks.append(ProgressLine(title))
-        if told is not None:
-            callbacks.append(Telling(told))
+        callbacks = [_SaveBlocks(last), ReportProgress(progress)]
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")

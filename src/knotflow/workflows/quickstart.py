@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from knotflow.analysis.evaluation import evaluate as measure
-from knotflow.analysis.frame_table import Progress
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
 from knotflow.energies import TorchForceField
@@ -21,9 +20,9 @@ from knotflow.flows.io import fingerprint, notes
 from knotflow.flows.sampling import Sampler
 from knotflow.journal import only_writer
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress
 from knotflow.storage.samples import SampleWriter, read_samples
 from knotflow.training.molecules import train_generator
-from knotflow.training.progress import Progress as TrainingProgress
 from knotflow.workflows.dynamics import frames_of, on_flow
 from knotflow.workflows.quickstart_job import Quickstart
 from knotflow.workflows.report import is_evaluation_of, write_report
@@ -55,7 +54,12 @@ def is_simulated(job: Quickstart) -> bool:
 
 def simulate(job: Quickstart, tell: Tell) -> None:
     """Simulate what is missing."""
-    job.simulation().run(lambda now: tell(COMPILING + (1 - COMPILING) * now.steps / now.all_steps))
+
+    def progress(doing: str, done: float, total: float, note: str = "") -> None:
+        if total:
+            tell(COMPILING + (1 - COMPILING) * done / total)
+
+    job.simulation().run(progress)
 
 
 def is_trained(job: Quickstart) -> bool:
@@ -73,10 +77,11 @@ def train(job: Quickstart, tell: Tell) -> None:
     def energy(system: MolecularSystem) -> TorchForceField:
         return TorchForceField(system, compiled=False)
 
-    def told(now: TrainingProgress) -> None:
-        tell(PREPARING + (1 - PREPARING) * now.step / now.steps)
+    def progress(doing: str, done: float, total: float, note: str = "") -> None:
+        if doing == "training":
+            tell(PREPARING + (1 - PREPARING) * done / total)
 
-    train_generator(job.data, job.folder, job.scale.training, energy=energy, progress=False, told=told)
+    train_generator(job.data, job.folder, job.scale.training, energy=energy, progress=progress)
 
 
 def is_sampled(job: Quickstart) -> bool:
@@ -158,7 +163,7 @@ def move(job: Quickstart, tell: Tell) -> None:
         setting.system,
         frames,
         config,
-        progress=lambda done, steps, _: tell(done / steps),
+        progress=lambda doing, done, total, note="": tell(done / total),
         about=setting.about,
     )
 
@@ -187,7 +192,7 @@ def _stages(tell: Tell, n: int) -> Progress:
     """Progress of n stages, which take about as long as each other."""
     seen: list[str] = []
 
-    def progress(doing: str, done: int, total: int) -> None:
+    def progress(doing: str, done: float, total: float, note: str = "") -> None:
         if doing not in seen:
             seen.append(doing)
         tell(min(1.0, (seen.index(doing) + done / max(1, total)) / n))
