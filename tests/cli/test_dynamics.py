@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from knotflow.cli import dynamics as command
+from knotflow.cli.progress import Display
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
 from knotflow.energies import TorchForceField
 from knotflow.energies.torch_force_field import frames_at_once
@@ -52,7 +53,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
         "│ molecules │ 3 │",
         "│ broken │ 0 │",
         "kT/ps",
-        "dynamics: 100 % done",
+        "dynamics: done in",
         "3 of 3 whole",
         "All of it: out, new/t.xtc",
     ):
@@ -87,25 +88,20 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_with_the_same_bits(moved, made: Path, monkeypatch) -> None:
     arguments = (str(made / "run"), str(made / "chain.h5"), *SHORT)
     assert moved(*arguments, "--out", "whole")[0] == 0
-    titled = command.Shown.titled
+    show = Display.__call__
 
-    def interrupted(self, title, system):
-        show = titled(self, title, system)
+    def stop(self, doing, done, total, note="") -> None:
+        show(self, doing, done, total, note)
+        if done == 24:
+            raise KeyboardInterrupt
 
-        def stop(done, steps, state) -> None:
-            show(done, steps, state)
-            if done == 24:
-                raise KeyboardInterrupt
-
-        return stop
-
-    monkeypatch.setattr(command.Shown, "titled", interrupted)
-    status, said = moved(*arguments, "--out", "parts")
-    assert status == 130 and "Stopped; the same command goes on." in said
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "__call__", stop)
+        status, said = moved(*arguments, "--out", "parts")
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert sorted(path.name for path in Path("parts").iterdir()) == ["checkpoint.npz", "dynamics.toml"]
-    monkeypatch.setattr(command.Shown, "titled", titled)
     status, said = moved("--config", "parts/dynamics.toml")
-    assert status == 0 and "going on with the run in parts" in said
+    assert status == 0 and "continuing the run in parts" in said
     whole, parts = (Record.load(f"{name}/record.npz") for name in ("whole", "parts"))
     np.testing.assert_array_equal(whole.potential, parts.potential)
     np.testing.assert_array_equal(whole.positions, parts.positions)

@@ -45,7 +45,7 @@ def test_averages_are_those_of_the_force_field(run) -> None:
         "chain.safetensors", "-n", "1990", *QUICK, "--chains", "100", "--dt", "3", "--out", "a/b.h5"
     )
     assert status == 0 and "chain: 100 chains, 45 cycles, 2,000 samples in all" in said
-    assert "2,000 samples of 100 chains" in said and "sampling: 100 % done, 2,000 samples" in said
+    assert "2,000 samples of 100 chains" in said and "in all, 2,000 samples, accepted: flow" in said
     mean, error = map(float, re.search(r"mean energy, kT │ ([\d.]+) ± ([\d.]+)", said).groups())
     assert mean == pytest.approx(exact_energy(), abs=4 * error) and error < 0.1
     found, info = trajectory.read("a/b.h5"), trajectory.open_info("a/b.h5")
@@ -73,10 +73,10 @@ def test_ctrl_c_and_the_same_command_again(run, monkeypatch) -> None:
         patch.setattr(FlowMonteCarlo, "run", interrupted)
         patch.setattr(engine, "SAVE_SECONDS", 0.0)
         status, said = run(*arguments, "--out", "a.h5")
-    assert status == 130 and "Stopped; the same command goes on with what is in a.h5." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert trajectory.open_info("a.h5").n_frames == 150
     status, said = run(*arguments, "--out", "a.h5")
-    assert status == 0 and "going on after 11 cycles and 150 samples in a.h5" in said
+    assert status == 0 and "continuing after 11 cycles and 150 samples in a.h5" in said
     assert_equal(trajectory.read("a.h5"), trajectory.read("whole.h5"))
     table = said[said.index("300 samples of 50") : said.index("Samples: a.h5")]
     status, said = run(*arguments, "--out", "a.h5")

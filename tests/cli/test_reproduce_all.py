@@ -174,7 +174,7 @@ def test_ctrl_c_is_safe(run_here: Callable, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(everything.toy2d, "run_scenario", stopped)
     status, said = run_here(*ALL)
-    assert status == 130 and "Stopped; the same command goes on." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert not Path("runs").exists(), "nothing had been begun"
 
 

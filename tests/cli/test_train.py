@@ -41,7 +41,7 @@ def test_help_teaches(run_here) -> None:
         "Train a Boltzmann generator on a trajectory.",
         "knotflow train data/ala2.h5 --out runs/ala2",
         "knotflow train --config runs/ala2/train.toml --out runs/again --seed 1",
-        "Ctrl-C is safe, the same command goes on",
+        "You can stop with Ctrl-C; the same command continues.",
         "<best|quick|paper>",
         "<bspline|rq|smooth>",
         "<bonds|paper>",
@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on(run_here, data: Path, monkeypatch: pytest.MonkeyP
     assert run_here("train", str(data), "--out", "whole", *QUICK, "--quiet") == (0, "")
     with stopped_after(7, KeyboardInterrupt):  # Ctrl-C
         status, said = run_here("train", str(data), "--out", "parts", *QUICK)
-    assert status == 130 and "Stopped; the same command goes on from the last checkpoint in parts." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert not Path("parts/model.safetensors").exists()
     status, said = run_here("train", "--config", "parts/train.toml")
     assert status == 0

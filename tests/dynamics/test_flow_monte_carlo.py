@@ -306,9 +306,11 @@ def test_runs_go_on_from_a_file_bit_for_bit(tmp_path: Path) -> None:
 
 def test_progress_and_rows() -> None:
     sampler = FlowMonteCarlo(flow_on(Normal.domains), Normal())
-    seen: list[int] = []
-    chains = sampler.run(sampler.start(3), 6, every=3, progress=seen.append)
-    assert seen == [1, 2, 3, 4, 5, 6] and chains.positions.shape == (2, 3, 2)
+    seen: list[tuple] = []
+    chains = sampler.run(sampler.start(3), 6, every=3, progress=lambda *now: seen.append(now))
+    assert [now[:3] for now in seen] == [("sampling", cycle, 6) for cycle in range(1, 7)]
+    assert seen[-1][3] == f"accepted: flow {100 * chains.moves['flow'].acceptance:.3g} %"
+    assert chains.positions.shape == (2, 3, 2)
     assert math.isnan(sampler.run(sampler.start(1), 2).average([[1.0], [2.0]]).error)
     with pytest.raises(ValueError, match=r"here \(2, 3\), got \(3,\)"):
         chains.average([1.0, 2.0, 3.0])

@@ -54,10 +54,10 @@ def test_the_same_distribution_agrees_and_another_does_not(made, tmp_path: Path)
     """The energy of the flow itself: what is not a mirror image is accepted, and samples are independent."""
     folder, model = made
     source, plan, seen = folder / "model.safetensors", ExactPlan.parse(PLAN), []
-    options = {"energy": FlowEnergy(model), "progress": seen.append}
+    options = {"energy": FlowEnergy(model), "progress": lambda *now: seen.append(now)}
     result = run(source, folder / "data.h5", tmp_path, plan, **options)
     found = result.comparison
-    assert (found.chains.n_frames, found.chains.n_replicas) == (4000, 40) and len(seen) == 100
+    assert (found.chains.n_frames, found.chains.n_replicas) == (4000, 40) and len(seen) == 101
     assert (found.data.n_frames, found.data.n_replicas) == (12_000, 40)
     z = found.agreement
     assert abs(z.energy) < 4 and abs(z.left) < 4 and abs(found.difference) < 4
@@ -74,7 +74,7 @@ def test_the_same_distribution_agrees_and_another_does_not(made, tmp_path: Path)
 
     # The chains are there now; these data are 1 kT off.
     other = run(source, folder / "shifted.h5", tmp_path, plan, **options)
-    assert len(seen) == 100 and other.comparison.chains == found.chains
+    assert len(seen) == 101 and other.comparison.chains == found.chains
     assert other.comparison.agreement.energy < -4
 
 

@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str
     """Data, a folder in which two rows were trained with two seeds, and what was said."""
     folder, said = tmp_path_factory.mktemp("table1"), []
     data = ala2_data(folder / "ala2.h5")
-    run(data, folder / "runs", TINY, TODO, say=said.append, progress=False)
+    run(data, folder / "runs", TINY, TODO, say=said.append)
     return data, folder / "runs", said
 
 
@@ -96,7 +96,7 @@ def test_what_is_done_is_not_done_again(made, monkeypatch: pytest.MonkeyPatch) -
     before, said = read_results(folder, TINY), []
     monkeypatch.setattr(FlowModule, "training_step", None)
     monkeypatch.setattr(table1, "evaluate", None)
-    assert run(data, folder, TINY, TODO, say=said.append, progress=False) == before
+    assert run(data, folder, TINY, TODO, say=said.append) == before
     assert said[2] == "run 3 of 4: RQ-spline, seed 1: finished before" and len(said) == 4
 
 
@@ -111,7 +111,7 @@ def test_a_model_without_its_evaluation_gets_it(made, monkeypatch: pytest.Monkey
     for content in (None, json.dumps(other)):
         metrics.unlink() if content is None else metrics.write_text(content)
         assert len(read_results(folder, TINY)) == 3
-        assert len(run(data, folder, TINY, TODO, say=lambda text: None, progress=False)) == 4
+        assert len(run(data, folder, TINY, TODO, say=lambda text: None)) == 4
         assert json.loads(metrics.read_text())["measures"] == before["measures"]
 
 
@@ -125,7 +125,7 @@ def test_the_evaluation_of_another_version_is_shown_and_made_again_when_asked_fo
     metrics.write_text(json.dumps(found))
     before = read_results(tmp_path, TINY)
     assert [result.task for result in before] == [Task("rq", 0)]
-    assert run(data, tmp_path, TINY, [Task("rq", 0)], say=said.append, progress=False) == before
+    assert run(data, tmp_path, TINY, [Task("rq", 0)], say=said.append) == before
     assert said[0] == "run 1 of 1: RQ-spline, seed 0" and len(said) > 1, "evaluated, with the same numbers"
 
 
@@ -136,7 +136,7 @@ def test_a_model_that_came_without_its_history(made, tmp_path: Path, monkeypatch
     for file in ("model.safetensors", "config.json"):
         shutil.copy(folder / name / file, tmp_path / name)
     monkeypatch.setattr(FlowModule, "training_step", None)
-    (found,) = run(data, tmp_path, TINY, [Task("bspline+fm", 1)], say=lambda text: None, progress=False)
+    (found,) = run(data, tmp_path, TINY, [Task("bspline+fm", 1)], say=lambda text: None)
     assert found == replace(read_results(folder, TINY)[3], refused=None)
 
 
@@ -152,7 +152,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     monkeypatch.setattr(guard, "PATIENCE", 1)
     monkeypatch.setattr(guard, "RETURNS", 0)
     said, todo = [], tasks(["bspline", "rq"], 1, published=True)
-    lost, found = run(data, tmp_path, TINY, todo, say=said.append, progress=False)
+    lost, found = run(data, tmp_path, TINY, todo, say=said.append)
     assert (lost.task, lost.diverged, lost.measures) == (Task("rq", 0, True), 2, {})
     assert found.task == Task("bspline", 0, True) and math.isfinite(found.measures["nll"])
     assert any(
@@ -165,14 +165,14 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
 
     monkeypatch.setattr(FlowModule, "training_step", None)
     again = []
-    assert run(data, tmp_path, TINY, todo, say=again.append, progress=False) == [lost, found]
+    assert run(data, tmp_path, TINY, todo, say=again.append) == [lost, found]
     assert again[0] == "run 1 of 2: RQ-spline, seed 0, as published: diverged before"
     diverged = tmp_path / "rq-nll-0-pub/diverged.json"
     said_before = json.loads(diverged.read_text())
     diverged.write_text(json.dumps({**said_before, "choice": {**said_before["choice"], "compile": True}}))
-    assert run(data, tmp_path, TINY, todo, progress=False) == [lost, found], "earlier versions compiled"
+    assert run(data, tmp_path, TINY, todo) == [lost, found], "earlier versions compiled"
     with pytest.raises(ValueError, match="rq-nll-0-pub holds a run made with epochs"):
-        run(data, tmp_path, replace(TINY, epochs=4.0), todo, progress=False)
+        run(data, tmp_path, replace(TINY, epochs=4.0), todo)
     write_report(tmp_path, [lost, found], {})
     text = (tmp_path / "table1.md").read_text()
     assert "| RQ-spline | as published, 1 seed | diverged at step 2 | – | – | – | – | – | – |" in text

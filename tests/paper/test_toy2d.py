@@ -91,7 +91,7 @@ def test_results_of_other_inputs_or_earlier_versions_are_made_again(folder: Path
         (place / "result.json").write_text(json.dumps({**kept, "inputs": inputs}))
         assert toy2d.read_results(folder)[1].kl == kept["kl"], "shown as it is"
         said: list[str] = []
-        found = toy2d.run_scenario("bspline", "circle", scale, place, say=said.append, progress=False)
+        found = toy2d.run_scenario("bspline", "circle", scale, place, say=said.append)
         assert found.kl == kept["kl"] and said[-1].endswith("exact errors on a grid of 100 x 100")
         assert json.loads((place / "result.json").read_text())["inputs"] == kept["inputs"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 import knotflow as kf
+from knotflow.progress import Progress
 from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
 from knotflow.training.own_samples import effective_share, systematic, truncated
-from knotflow.training.progress import Told
 
 CONFIG = TrainingConfig.parse(
     {
@@ -53,7 +53,7 @@ def flow(seed: int = 0) -> kf.Flow:
     )
 
 
-def run(folder: Path, seed: int = 0, told: Told | None = None) -> kf.Flow:
+def run(folder: Path, seed: int = 0, progress: Progress | None = None) -> kf.Flow:
     return fit(
         flow(seed),
         data(),
@@ -62,8 +62,7 @@ def run(folder: Path, seed: int = 0, told: Told | None = None) -> kf.Flow:
         validation=Batch(*data(50)[:2]),
         energy=energy,
         own=own,
-        progress=False,
-        told=told,
+        progress=progress,
     )
 
 

@@ -246,7 +246,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BoltzmannGenerator]:
     folder = tmp_path_factory.mktemp("runs") / "chain"
-    return folder, train_generator(data, folder, CHOICE, energy=field, progress=False)
+    return folder, train_generator(data, folder, CHOICE, energy=field)
 
 
 @pytest.mark.parametrize("step", [8, 17, 34])
@@ -258,9 +258,9 @@ def test_a_stopped_run_ends_with_the_same_weights(
 ) -> None:
     """Before own samples are used, and after."""
     with stopped_after(step), pytest.raises(StopError):
-        train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+        train_generator(data, tmp_path / "run", CHOICE, energy=field)
     torch.manual_seed(99)
-    resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+    resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field)
     assert all(map(torch.equal, weights(resumed), weights(finished[1])))
     assert read_log(tmp_path / "run" / "log.csv") == read_log(finished[0] / "log.csv")
 
@@ -277,7 +277,7 @@ def test_own_samples_are_used_from_a_quarter_of_the_steps_on(
         original(self, batch, batch_idx)
 
     monkeypatch.setattr(FlowModule, "training_step", counting)
-    train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+    train_generator(data, tmp_path / "run", CHOICE, energy=field)
     log = read_log(tmp_path / "run" / "log.csv")
     blocks = [(step, value) for step, name, value in log if name == "own_ess"]
     assert [step for step, _ in blocks] == [13, 17, 21, 25, 29, 33]  # 36 steps in blocks of 4
@@ -296,16 +296,16 @@ def test_who_trains_on_own_samples() -> None:
 
 def test_refused(data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own_samples needs an energy: give energy=..., or set it to False"):
-        train_generator(data, tmp_path / "run", CHOICE, progress=False)
+        train_generator(data, tmp_path / "run", CHOICE)
     assert not (tmp_path / "run").exists()
     other = CHOICE.model_copy(update={"own_samples": False})
     with pytest.raises(ValueError, match=r"made with training.own_share 0.5, but you asked for .* 0.0;"):
-        train_generator(data, finished[0], other, energy=field, progress=False)
+        train_generator(data, finished[0], other, energy=field)
 
 
 def test_with_the_reverse_divergence(data: Path, tmp_path: Path) -> None:
     choice = CHOICE.model_copy(update={"reverse_kl": 0.1})
-    model = train_generator(data, tmp_path / "run", choice, energy=field, progress=False)
+    model = train_generator(data, tmp_path / "run", choice, energy=field)
     names = {name for _, name, _ in read_log(tmp_path / "run" / "log.csv")}
     assert names >= {"nll", "force_matching", "reverse_kl", "own_ess", "ess"}
     assert all(weight.isfinite().all() for weight in weights(model))

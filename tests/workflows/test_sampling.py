@@ -24,7 +24,8 @@ def test_in_memory_and_in_a_file(model: Path, tmp_path: Path) -> None:
     there = sample(
         model, 30, out, weights=True, seed=3, batch=20, energy=energy, progress=lambda *now: told.append(now)
     )
-    assert told == [("sampling", 20, 30), ("sampling", 30, 30)] and there.files == (out,)
+    assert [now[:3] for now in told] == [("sampling", done, 30) for done in (0, 20, 30)]
+    assert told[-1][3].endswith(" per second") and there.files == (out,)
     assert there.samples is None and there.effective is not None and there.effective.n == 30
     found, kept = here.samples, read_samples(out)
     assert found is not None and found.log_weights is not None and len(found) == 30

@@ -47,7 +47,9 @@ def test_progress_is_that_of_all_steps() -> None:
     made, told = Made(), []
     made.results["b"] = {"seed": 0}
     steps = [
-        made.step("a", seconds=10, stages=2, reports=[(0, 4), (2, 4), (4, 4), (0, 0), (5, 10), (10, 10)]),
+        made.step(
+            "a", seconds=10, stages=(1, 1), reports=[(0, 4), (2, 4), (4, 4), (0, 0), (5, 10), (10, 10)]
+        ),
         made.step("b", seconds=5),
         made.step("c", seconds=20, quiet=0.5, reports=[(0, 2), (1, 2)]),
     ]

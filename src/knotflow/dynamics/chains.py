@@ -69,6 +69,16 @@ class Moves:
         """Share of the moves that were accepted; NaN if none was tried."""
         return self.accepted / self.tried if self.tried else math.nan
 
+    @property
+    def percent(self) -> str:
+        """The same in words: ``31 %``; a dash if none was tried."""
+        return f"{100 * self.acceptance:.3g} %" if self.tried else "-"
+
+
+def accepted_shares(moves: Mapping[str, Moves]) -> str:
+    """What was accepted of each kind of move that was tried, in a few words."""
+    return "accepted: " + ", ".join(f"{kind} {some.percent}" for kind, some in moves.items() if some.tried)
+
 
 @dataclass(frozen=True)
 class Chains:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -32,6 +32,7 @@ from knotflow.files import write_json
 from knotflow.inputs import among, refuse_others
 from knotflow.json_values import plain
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 
 if TYPE_CHECKING:
     import mdtraj
@@ -45,9 +46,6 @@ RECORD: Final = "record.npz"
 DRIFT: Final = "drift.json"
 CHECKPOINT: Final = "checkpoint.npz"
 """Files in the folder of a run."""
-
-Progress = Callable[[int, int, State], None]
-"""Told the number of steps done, that of all steps, and the state."""
 
 
 class DynamicsConfig(Config):
@@ -116,7 +114,7 @@ def run(
         config: how to run.
         checkpoint: where to keep the state of the run. If the file is there, the run goes on from it, with
             the same bits as if it had never stopped; it is kept at the end, and may then be removed.
-        progress: called after every record.
+        progress: called with the steps done at the start and after every record.
         save_every: seconds between two checkpoints; one is written on interruption, too.
         about: what else the record is to say, as JSON can hold it. A checkpoint that says otherwise is of
             another run.
@@ -142,6 +140,8 @@ def run(
         start = _start(frames, masses, system, config)
         state = newton.start(start, masses.thermal_velocities(config.replicas, generator=seeded))
         work.put(state)
+    report = progress or silent
+    report("dynamics", state.step, config.steps, _note(state, masses))
     began = saved = time.monotonic()
     before = work.seconds
     # Compiled code was made above, by the first evaluation: it does not count as time of steps.
@@ -156,8 +156,7 @@ def run(
             if checkpoint is not None and time.monotonic() - saved >= save_every:
                 work.save(checkpoint, state)
                 saved = time.monotonic()
-            if progress is not None:
-                progress(state.step, config.steps, state)
+            report("dynamics", state.step, config.steps, _note(state, masses))
     finally:
         if checkpoint is not None:
             work.save(checkpoint, state)
@@ -247,6 +246,14 @@ def refuse_other_run(path: Path, noted: Mapping[str, Any], wanted: Mapping[str, 
 def _start(frames: Any, masses: Masses, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
     """Where replicas start: less their centre of mass, which would cost digits."""
     return masses.at_rest(starting_frames(frames, system, config))
+
+
+def _note(state: State, masses: Masses) -> str:
+    """Temperature of the molecules that still move, and how many these are."""
+    moving = state.moving
+    heat = masses.kinetic_temperature(state.velocities)[moving]
+    kelvin = f"{float(heat.mean()):.0f} K, " if len(heat) else ""
+    return f"{kelvin}{int(moving.sum())} of {len(moving)} whole"
 
 
 class _Work:

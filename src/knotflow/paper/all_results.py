@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from knotflow.analysis.frame_table import Progress
-from knotflow.dynamics.protocol import Progress as Step
 from knotflow.flows.io import notes
-from knotflow.molecules import MolecularSystem
 from knotflow.paper import figure4 as dynamics
 from knotflow.paper import molecule_figures as looks
 from knotflow.paper import table1, table2, toy2d
+from knotflow.progress import Progress, silent, titled
 from knotflow.workflows.steps import Say
 from knotflow.workflows.training import described, noted_training
-
-Steps = Callable[[str, MolecularSystem], Step]
 
 PARTS: Final = {
     "toy2d": "rings (figures 1, 2 and 5)",
@@ -104,15 +99,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Listener:
-    """How the progress is shown."""
+    """How the user hears of the work."""
 
     say: Say = print
-    stages: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
-    """Opens the progress of the numbers behind pictures."""
-    steps: Callable[[], AbstractContextManager[Steps | None]] = nullcontext
-    """Opens the progress of `knotflow.paper.figure4.run`."""
-    training: bool = True
-    """Whether to show the progress of trainings."""
+    """Called with a line on what comes next."""
+    progress: Progress = silent
+    """Called with the progress of each part."""
 
 
 def run(job: Job, listener: Listener | None = None) -> Found:
@@ -140,14 +132,13 @@ def run(job: Job, listener: Listener | None = None) -> Found:
     results = _table1(job, data, to)
     begin()
     shown = _models(job.folder("table1"), data)
-    with to.stages() as progress:
-        pictures = {
-            row: looks.run(
-                model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
-                progress=progress and _titled(progress, table1.ROWS[row].title),
-            )
-            for row, model in shown.items()
-        }  # fmt: skip
+    pictures = {
+        row: looks.run(
+            model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
+            progress=titled(table1.ROWS[row].title, to.progress),
+        )
+        for row, model in shown.items()
+    }  # fmt: skip
     begin()
     moves = _dynamics(job, data, to)
     begin()
@@ -213,7 +204,7 @@ def _rings(job: Job, to: Listener) -> list[toy2d.Result]:
         for domain in toy2d.DOMAINS:
             for model in (name for name in toy2d.MODELS if name != "best"):
                 place = folder / f"{model}-{domain}"
-                toy2d.run_scenario(model, domain, job.scale.toy2d, place, say=to.say, progress=to.training)
+                toy2d.run_scenario(model, domain, job.scale.toy2d, place, say=to.say, progress=to.progress)
     return toy2d.read_results(folder)
 
 
@@ -222,7 +213,7 @@ def _table1(job: Job, data: Path, to: Listener) -> list[table1.Result]:
     if "table1" in job.given:
         return table1.read_results(folder, scale)
     todo = table1.tasks(list(table1.ROWS), job.seeds)
-    return table1.run(data, folder, scale, todo, say=to.say, progress=to.training)
+    return table1.run(data, folder, scale, todo, say=to.say, progress=to.progress)
 
 
 def _dynamics(job: Job, data: Path, to: Listener) -> list[dynamics.Result]:
@@ -231,9 +222,4 @@ def _dynamics(job: Job, data: Path, to: Listener) -> list[dynamics.Result]:
         return dynamics.read_results(folder)
     rows = [row for row in dynamics.FIGURE if table1.model_of(models, row)]  # others have diverged
     todo = dynamics.entries(models, rows)
-    with to.steps() as steps:
-        return dynamics.run(folder, job.scale.dynamics, todo, data, say=to.say, progress=steps)
-
-
-def _titled(progress: Progress, title: str) -> Progress:
-    return lambda doing, done, total: progress(f"{title}, {doing}", done, total)
+    return dynamics.run(folder, job.scale.dynamics, todo, data, say=to.say, progress=to.progress)

@@ -11,7 +11,6 @@ weight of the sides. So comparisons are also made among the frames with phi < 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,10 @@ from numpy.typing import NDArray
 from knotflow.analysis.agreement import BINS, FEWEST, Agreement, Ensemble, agreement, observe
 from knotflow.analysis.chain_summary import Memory, side_with_error, summarise_chains
 from knotflow.analysis.frame_table import check_same_molecule
-from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
+from knotflow.dynamics.chain_run import ExactPlan, ExactRun, open_run
 from knotflow.energies import MolecularEnergy, force_field
 from knotflow.files import write_json
+from knotflow.progress import Progress
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
 from knotflow.report.plots import save
 from knotflow.simulation.summary import Average, backbone_torsions
@@ -104,7 +104,7 @@ def run(
     *,
     double: bool = False,
     energy: MolecularEnergy | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Run what is missing of the chains, and compare them with a trajectory.
 
@@ -115,7 +115,7 @@ def run(
         plan: How long the chains are, and by which moves.
         double: Whether the model computes in double precision.
         energy: The true energy; by default the compiled force field in torch, or OpenMM's if it cannot be.
-        progress: Called as they go.
+        progress: Called with the progress of the chains.
 
     Raises:
         ValueError: if the trajectory is of another molecule, or the folder holds other chains.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any, Final
 from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
 from knotflow.files import write_json
 from knotflow.molecules.system import ala2
-from knotflow.simulation.run import Progress, Simulation, SimulationPlan
+from knotflow.progress import Progress, silent, titled
+from knotflow.simulation.run import Simulation, SimulationPlan
 from knotflow.simulation.summary import Average
 
 SCALES: Final[dict[str, dict[str, dict[str, Any]]]] = {
@@ -73,7 +73,7 @@ def run(
     scale: str,
     *,
     reference: Path | None = None,
-    progress: Callable[[str], Callable[[Progress], None]] | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[Run], list[Pair]]:
     """Simulate what is missing in a folder, and compare each with each.
 
@@ -81,13 +81,13 @@ def run(
         folder: For the trajectories and ``results.json``.
         scale: A key of `SCALES`.
         reference: One more trajectory, of ``knotflow import``.
-        progress: Gets the name of a run, returns what is called as it goes.
+        progress: Called with the progress of each run.
     """
     runs, ensembles = [], {}
     for name, options in SCALES[scale].items():
         folder.mkdir(parents=True, exist_ok=True)
         simulation = Simulation(folder / f"{name}.h5", ala2(), SimulationPlan.parse(options))
-        simulation.run(progress(name) if progress and not simulation.finished else None)
+        simulation.run(titled(name, progress))
         ensembles[name] = observe(simulation.path)
         runs.append(_describe(name, ensembles[name], simulation))
     if reference is not None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from knotflow.dynamics import Drift, DynamicsConfig, Record, drift
-from knotflow.dynamics.protocol import RECORD, Progress
+from knotflow.dynamics.protocol import RECORD
 from knotflow.dynamics.score import summary
 from knotflow.files import json_bytes, write_atomically
 from knotflow.flows.io import notes
-from knotflow.molecules import MolecularSystem, ala2
+from knotflow.molecules import ala2
 from knotflow.paper import table1
 from knotflow.paper.table1 import ROWS, Task
+from knotflow.progress import Progress, silent, titled
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, number, reasons
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
 from knotflow.report.plots import save
 from knotflow.simulation.run import Simulation, SimulationPlan
-from knotflow.storage import trajectory
 from knotflow.training.molecules import train_generator
 from knotflow.workflows.dynamics import Compile, DynamicsRun
 from knotflow.workflows.steps import Say
@@ -146,7 +146,7 @@ def make_models(folder: Path, rows: Sequence[str], scale: Scale, *, say: Say) ->
         say(f"a short training: {ROWS[row].title}")
         task = Task(row, 0)
         choice = task.choice(scale.training or table1.Scale())
-        train_generator(data, models / task.folder, choice, progress=False)
+        train_generator(data, models / task.folder, choice)
     return data, models
 
 
@@ -158,7 +158,7 @@ def run(
     *,
     compile: Compile = "auto",
     say: Say = print,
-    progress: Callable[[str, MolecularSystem], Progress] | None = None,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Run the protocol for what is missing in a folder; all start from the same frames.
 
@@ -169,7 +169,7 @@ def run(
         data: Frames to start from; those held back in training are preferred.
         compile: Whether to compile the force field.
         say: Called with a line as each run begins.
-        progress: Gets the name of a run and its molecule, returns what is called as it goes.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if models, data and what is in the folder do not belong together.
@@ -178,14 +178,13 @@ def run(
     models = [entry.model for entry in todo if entry.model is not None]
     splits = [_checked_split(model, scale) for model in models]
     split = next((split for split in splits if split), None)
-    system, results = trajectory.open_info(data).system, []
+    results = []
     for i, entry in enumerate(todo, 1):
         place = folder / entry.folder
         moved = DynamicsRun(entry.model, data, place, scale.config, split=split, compile=compile)
-        finished = moved.finished
-        state = ": finished before" if finished else ", compiled first" if moved.compiles else ""
+        state = ": finished before" if moved.finished else ", compiled first" if moved.compiles else ""
         say(f"run {i} of {len(todo)}: {entry.title}{state}")
-        record = moved.run(progress(entry.title, system) if progress and not finished else None)
+        record = moved.run(titled(entry.title, progress))
         results.append(Result(entry, record, drift(record)))
     return results
 

@@ -12,6 +12,7 @@ from knotflow.energies import Mixed
 from knotflow.files import write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
+from knotflow.progress import Progress, silent
 from knotflow.training import Batch, TrainingConfig, fit
 
 SCALES = {"smoke": (2_000, 40, 100), "small": (100_000, 3000, 500)}
@@ -36,7 +37,7 @@ class Result:
     training_seconds: float
 
 
-def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Result:
+def run(folder: Path, scale: str, *, seed: int = 0, progress: Progress = silent) -> Result:
     """Train ``Flow.on(domains)`` with likelihood and force matching, and compare it with the truth."""
     points, steps, batch = SCALES[scale]
     target = Mixed()
@@ -52,14 +53,7 @@ def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Re
         }
     )
     torch.manual_seed(seed)
-    flow = fit(
-        Flow.on(target.domains),
-        Batch(x, target.force(x)),
-        config,
-        folder,
-        title="mixed domains",
-        progress=progress,
-    )
+    flow = fit(Flow.on(target.domains), Batch(x, target.force(x)), config, folder, progress=progress)
     result = evaluate(flow, target, 20_000, float(notes(folder / "model.safetensors")["seconds"]))
     write_json(folder / "metrics.json", result)
     return result

@@ -18,7 +18,7 @@ from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
 from knotflow.inputs import refuse_others, same
 from knotflow.log_file import read_log
-from knotflow.progress import Progress
+from knotflow.progress import Progress, silent, titled
 from knotflow.storage import trajectory
 from knotflow.training.checkpoint import read_checkpoint
 from knotflow.training.molecules import MoleculeTraining, Split, train_generator
@@ -150,7 +150,7 @@ def run(
     todo: Sequence[Task],
     *,
     say: Say = print,
-    progress: bool = True,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Train and evaluate what is missing in a folder; return all that is finished in it.
 
@@ -163,7 +163,7 @@ def run(
         scale: How much work to do.
         todo: What the folder must have.
         say: Called with a line as each run begins.
-        progress: Whether to show the progress of trainings.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
@@ -179,7 +179,7 @@ def run(
             say(f"{about}: diverged before")
         else:
             say(about)
-            _do(task, data, place, scale, say=say, title=about if progress else None)
+            _do(task, data, place, scale, say=say, progress=titled(about, progress))
     return read_results(folder, scale)
 
 
@@ -241,18 +241,11 @@ def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
     )
 
 
-def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: str | None) -> None:
+def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, progress: Progress) -> None:
     """Train, then evaluate on the frames that were held back."""
     choice = task.choice(scale)
     try:
-        train_generator(
-            data,
-            folder,
-            choice,
-            energy=force_field,
-            progress=title is not None,
-            title=title or "",
-        )
+        train_generator(data, folder, choice, energy=force_field, progress=progress)
     except TrainingError as error:
         step = max((step for step, _, _ in read_log(folder / "log.csv")), default=0)
         split = {"file": data.name, "frames": trajectory.open_info(data).n_frames}
@@ -260,20 +253,8 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: 
         write_json(folder / DIVERGED, record)
         say(f"{task} diverged at step {step:,}: {error}")
         return
-    metrics, progress = folder / METRICS, _stages(say)
+    metrics = folder / METRICS
     evaluate(folder / MODEL, data, metrics, samples=scale.samples, seed=SEED, progress=progress)
-
-
-def _stages(say: Say) -> Progress:
-    """Say what is done when it begins."""
-    begun: set[str] = set()
-
-    def progress(doing: str, done: float, total: float, note: str = "") -> None:
-        if doing not in begun:
-            begun.add(doing)
-            say(f"  {doing} ({total:,})")
-
-    return progress
 
 
 def _is_evaluated(run: Path, data: Path, scale: Scale) -> bool:

@@ -23,6 +23,7 @@ from knotflow.flows import Flow, FlowConfig, default_config, load
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, fingerprint, same
 from knotflow.log_file import read_log
+from knotflow.progress import Progress, silent, titled
 from knotflow.report.density_plots import (
     AccumulationPanel,
     Curve,
@@ -204,7 +205,7 @@ def run_scenario(
     *,
     seed: int = SEED,
     say: Say = print,
-    progress: bool = True,
+    progress: Progress = silent,
 ) -> Result:
     """Data, training and evaluation of one model on one domain; what is done already is not done again."""
     energy = Rings(periodic=domain == "circle")
@@ -214,7 +215,7 @@ def run_scenario(
     flow = flow_config(model, domain, scale).build()
     config = training_config(model, scale, seed)
     force = energy.force(x.double()).to(x.dtype) if config.loss.force_matching else None
-    flow = fit(flow, Batch(x, force), config, folder, title=f"{MODELS[model]}, {domain}", progress=progress)
+    flow = fit(flow, Batch(x, force), config, folder, progress=titled(f"{MODELS[model]}, {domain}", progress))
     file, made = folder / RESULT, folder / MODEL
     inputs = {
         "model": file_fingerprint(made),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, w
 from knotflow.files import write_atomically
 from knotflow.inputs import fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.simulation.engines import EngineName
 from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
 from knotflow.simulation.tempering import geometric_ladder
@@ -83,17 +84,6 @@ class SimulationPlan(Config):
     def fixed(self) -> dict[str, Any]:
         """What may not change when a run goes on."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is: steps count for every walker."""
-
-    phase: str
-    steps: int
-    all_steps: int
-    nanoseconds: float
-    """Simulated and kept so far, all replicas together."""
 
 
 @dataclass
@@ -213,11 +203,11 @@ class Simulation:
         """Whether all frames of the plan are in the file."""
         return self.state.frames >= self.plan.frames
 
-    def run(self, progress: Callable[[Progress], None] | None = None) -> None:
+    def run(self, progress: Progress | None = None) -> None:
         """Simulate what is missing of the plan.
 
         Args:
-            progress: Called after every task.
+            progress: Called about once a second with the steps done, summed over walkers.
 
         Raises:
             ValueError: if the simulation flew apart.
@@ -239,14 +229,17 @@ class Simulation:
         on_gpu = place in GPU_PLATFORMS or place.startswith("cuda")
         workers = self._workers or (1 if on_gpu else usable_cores())
         setup = (self.plan.engine, self.system, place)
+        report = _Report(self, progress or silent)
+        if self.plan.engine == "torch":
+            report.progress("compiling the force field", 0, 0, "about a minute")
         with (
             trajectory.only_writer(self.path),
             WorkerPool("knotflow.simulation.tasks:block_worker", setup, workers) as pool,
         ):
             while not self.finished:
-                self._run_block(pool, progress)
+                self._run_block(pool, report)
 
-    def _run_block(self, pool: WorkerPool, progress: Callable[[Progress], None] | None) -> None:
+    def _run_block(self, pool: WorkerPool, report: _Report) -> None:
         """One block of all replicas; it counts only when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         shares = self._shares()
@@ -267,12 +260,10 @@ class Simulation:
             for number, share in enumerate(shares)
         ]
         outcomes: dict[int, Outcome] = {}
-        replicas_done = 0
-        for number, outcome in pool.imap_unordered(tasks):
+        report.begin(phase)
+        for number, outcome in pool.imap_unordered(tasks, report):
             outcomes[number] = outcome
-            replicas_done += len(outcome.energies)
-            if progress is not None:
-                progress(self._progress(phase, replicas_done * frames * interval, replicas_done * frames))
+            report(number, outcome.energies.size * interval * len(self.ladder))
         done = [outcomes[number] for number in range(len(shares))]
         self.state.walkers = Walkers.join([outcome.walkers for outcome in done])
         self.state.block += 1
@@ -356,17 +347,6 @@ class Simulation:
         walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
         return max(1, round(steps / (walkers * self.plan.interval)))
 
-    def _progress(self, phase: str, steps: int, frames: int) -> Progress:
-        """How far the run is, some replicas being ahead within a block."""
-        plan, state = self.plan, self.state
-        before = [SPREAD_STEPS, plan.equilibration]
-        rungs = len(self.ladder)
-        ready = plan.replicas * (sum(before[: state.block]) + state.frames * plan.interval)
-        everything = plan.replicas * (sum(before) + plan.frames * plan.interval)
-        kept = plan.replicas * state.frames + (frames if phase == "sampling" else 0)
-        nanoseconds = kept * picoseconds(plan.interval) / 1000
-        return Progress(phase, rungs * (ready + steps), rungs * everything, nanoseconds)
-
     def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
         """Whether the file was begun with this plan and this molecule."""
         recorded = info.provenance.get("plan")
@@ -381,6 +361,40 @@ def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
     """All that the frames of a run depend on; the force field also fixes the order of the atoms."""
     field = fingerprint({"xml": system.xml})
     return {**plan, "molecule": system.name, "temperature": system.temperature, "force field": field}
+
+
+class _Report:
+    """Turns what tasks report into the progress of the whole run: phase, steps of all walkers, speed."""
+
+    def __init__(self, simulation: Simulation, progress: Progress) -> None:
+        self.simulation, self.progress = simulation, progress
+        self._phase = ""
+        self._tasks: dict[int, int] = {}
+        """Steps done in each task of the block."""
+        self._first: tuple[float, int] | None = None
+        """When the first report came, and how many steps it said: workers had to start for them."""
+
+    def begin(self, phase: str) -> None:
+        """A block begins."""
+        self._phase = phase
+        self._tasks.clear()
+
+    def __call__(self, task: int, steps: int) -> None:
+        self._tasks[task] = steps
+        plan, state = self.simulation.plan, self.simulation.state
+        walkers = plan.replicas * len(self.simulation.ladder)
+        before = [SPREAD_STEPS, plan.equilibration]
+        kept, block = state.frames * plan.interval, sum(self._tasks.values())
+        done = walkers * (sum(before[: state.block]) + kept) + block
+        if self._phase == "sampling":
+            kept += block // walkers
+        note = f"{plan.replicas * picoseconds(kept) / 1000:.1f} ns kept"
+        now = time.perf_counter()
+        since, first = self._first = self._first or (now, done)
+        if done > first:
+            speed = picoseconds(done - first) / 1000 / (now - since) * 86400
+            note += f", {speed:,.0f} ns/day of all walkers"
+        self.progress(self._phase, done, walkers * (sum(before) + plan.frames * plan.interval), note)
 
 
 def _seed(seed: int, block: int, task: int) -> int:

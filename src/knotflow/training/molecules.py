@@ -22,11 +22,11 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share
-from knotflow.training.progress import Told
 from knotflow.training.run import fit
 
 BLOCKS = 10
@@ -116,7 +116,9 @@ class MolecularData(NamedTuple):
     split: Split
 
 
-def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularData:
+def load_data(
+    path: str | Path, coordinates: InternalCoordinates, progress: Progress = silent
+) -> MolecularData:
     r"""Coordinates q and scores of their density, from a trajectory file.
 
     The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$:
@@ -137,6 +139,7 @@ def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularDa
         points.append(q.float())
         scores.append((coordinates.internal_force(x, force) + volume).float())
         replicas.append(frames.replica)
+        progress("reading frames", sum(map(len, replicas)), info.n_frames)
     split = Split.of(Path(path).name, np.concatenate(replicas))
     held_back = torch.from_numpy(split.mask())
     q, score = torch.cat(points), torch.cat(scores)
@@ -238,9 +241,7 @@ def train_generator(
     choice: MoleculeTraining | None = None,
     *,
     energy: Callable[[Any], MolecularEnergy] | None = None,
-    progress: bool = True,
-    title: str = "training",
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
 
@@ -253,9 +254,7 @@ def train_generator(
         choice: preset and departures from it.
         energy: makes the energy of a molecular system, with which the effective sample size is watched,
             samples of the model are weighted and the reverse divergence is computed; None: nothing of it.
-        progress: whether to show the progress.
-        title: what the progress says.
-        told: called with a `Progress` as training goes on, see `fit`.
+        progress: called with the frames that are read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
     if choice.own_samples and energy is None:
@@ -263,7 +262,7 @@ def train_generator(
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
-    loaded = load_data(data, coordinates)
+    loaded = load_data(data, coordinates, progress or silent)
     torch.manual_seed(choice.seed)
     config = flow_config(choice, coordinates, loaded.train.x)
     generator = BoltzmannGenerator(coordinates, config.build(), system.plain())
@@ -286,9 +285,7 @@ def train_generator(
         monitor=None if force_field is None else _monitor(force_field, generator),
         own=None if force_field is None else OwnSamples(generator, force_field, pool),
         notes={**generator.notes(), "split": split, "choice": choice.plain()},
-        title=title,
         progress=progress,
-        told=told,
     )
     write_json(folder / "split.json", split)
     return BoltzmannGenerator(coordinates, flow, system.plain())

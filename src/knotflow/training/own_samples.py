@@ -39,8 +39,8 @@ class Pool(NamedTuple):
     """Effective sample size of the weights that they were resampled by, as a share."""
 
 
-Own = Callable[[Flow, int], Pool]
-"""Makes a pool from a flow and a seed: the same one whenever these are the same."""
+DrawPool = Callable[[Flow, int], Pool]
+"""Draws a pool of samples from a flow and a seed; the same one whenever these are the same."""
 
 
 class OwnSamples:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from knotflow.analysis.frame_table import check_same_molecule, held_out
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record
-from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, Progress, run, run_in, run_inputs
+from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_in, run_inputs
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -20,6 +20,7 @@ from knotflow.flows.io import notes
 from knotflow.flows.sampling import Sampler
 from knotflow.inputs import among, file_fingerprint
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import read_frames
 
@@ -121,7 +122,7 @@ class DynamicsRun:
             return None
         return among(Record.load(self.folder / RECORD).about, self.inputs)
 
-    def run(self, progress: Progress | None = None) -> Record:
+    def run(self, progress: Progress = silent) -> Record:
         """Run, go on with, or read what is in the folder.
 
         Raises:

@@ -165,7 +165,7 @@ class Quickstart:
                 lambda: noted_training(notes(self.model)) if self.model.exists() else None,
                 self._train,
                 next(seconds),
-                quiet=0.1,  # coordinates and scores of the data, densities of single coordinates
+                stages=(0.1, 0.9),  # frames are read; training
             ),
             Step(
                 "sampling",
@@ -180,7 +180,7 @@ class Quickstart:
                 lambda: noted_evaluation(self.metrics),
                 self._evaluate,
                 next(seconds),
-                stages=3,
+                stages=(1, 1, 1),
             ),
             Step(
                 "moving molecules on the flow",
@@ -189,20 +189,26 @@ class Quickstart:
                 self._move,
                 next(seconds),
             ),
-            Step("writing the page", self._page_inputs, self._noted_page, self._report, next(seconds), 3),
+            Step(
+                "writing the page",
+                self._page_inputs,
+                self._noted_page,
+                self._report,
+                next(seconds),
+                stages=(1, 1, 1),
+            ),
         ]
 
     def _simulate(self, progress: Progress) -> None:
-        self.simulation().run(lambda now: progress(now.phase, now.steps, now.all_steps))
+        self.simulation().run(progress)
 
     def _train(self, progress: Progress) -> None:
         train_generator(
             self.data,
             self.folder,
             self.scale.training,
-            energy=lambda system: force_field(system, compiled=False),
-            progress=False,
-            told=lambda now: progress("training", now.step, now.steps),
+            energy=force_field,
+            progress=progress,
         )
 
     def _sample_inputs(self) -> dict[str, Any]:
@@ -228,7 +234,7 @@ class Quickstart:
         )
 
     def _move(self, progress: Progress) -> None:
-        self.dynamics().run(lambda done, steps, _: progress("dynamics", done, steps))
+        self.dynamics().run(progress)
 
     def _page_inputs(self) -> dict[str, Any]:
         shown = {"model": self.model, "metrics": self.metrics, "record": self.dynamics_folder / RECORD}

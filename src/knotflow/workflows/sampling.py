@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def sample(
         energy: The force field for the weights; by default that of the molecule, by OpenMM or, for very many
             samples, in torch.
         workers: Processes of OpenMM; None: one for each core.
-        progress: Called with the number of samples.
+        progress: Called with the number of samples drawn.
 
     Raises:
         ValueError: if the ending of ``out`` is not known, or hardly any sample can be kept.
@@ -136,11 +137,14 @@ def noted_samples(file: Path) -> dict[str, Any] | None:
 def _pieces(
     sampler: Sampler, n: int, batch: int, energy: MolecularEnergy | None, progress: Progress
 ) -> Iterator[Piece]:
+    progress("sampling", 0, n)
+    began = time.perf_counter()
     for start in range(0, n, batch):
         x, log_prob = sampler.take(min(batch, n - start))
         # Energies in double precision: single precision would cost digits of the weights.
         yield x, log_prob, None if energy is None else energy.energy_and_force(x.double())[0]
-        progress("sampling", start + len(x), n)
+        done = start + len(x)
+        progress("sampling", done, n, f"{done / (time.perf_counter() - began):,.0f} per second")
 
 
 def _in_memory(pieces: list[Piece], generator: BoltzmannGenerator, provenance: dict[str, Any]) -> Samples:

@@ -28,8 +28,8 @@ class Step:
     """Makes the result, or goes on with it."""
     seconds: float = 1.0
     """What it takes, roughly: its share of the whole."""
-    stages: int = 1
-    """Stages that it reports one after the other, about equally long."""
+    stages: Sequence[float] = (1.0,)
+    """Relative lengths of the stages that it reports one after the other."""
     quiet: float = 0.0
     """Part of its time, about, that passes before the first report."""
 
@@ -65,9 +65,11 @@ def _part(progress: Progress, title: str, step: Step, before: float, seconds: fl
 
     def report(doing: str, done: float, total: float, note: str = "") -> None:
         nonlocal stage, last
-        part = done / total if total else 0.0
+        part = done / total if total else last
         stage, last = stage + (part < last), part
-        share = step.quiet + (1 - step.quiet) * min(1.0, (stage + part) / step.stages)
+        length = step.stages[stage] if stage < len(step.stages) else 0.0
+        share = (sum(step.stages[:stage]) + part * length) / sum(step.stages)
+        share = step.quiet + (1 - step.quiet) * share
         progress(title, before + step.seconds * share, seconds, note)
 
     return report
