@@ -55,7 +55,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
         "kT/ps",
         "dynamics: done in",
         "3 of 3 whole",
-        "All of it: out, new/t.xtc",
+        "Results: out, new/t.xtc",
     ):
         assert text in said, said
     written = {"record.npz", "drift.json", "energy.png", "dynamics.toml"}
@@ -154,7 +154,7 @@ def test_bad_input_is_explained_and_writes_nothing(moved, made: Path, tmp_path: 
         ([model, data, "--replicas", "101"], "101 replicas need as many frames"),
         ([model, data, "--production", "0.0001"], "production must be a whole number of records"),
         ([model, data, "--dt", "0"], "dt: input should be greater than 0"),
-        ([model, "--true"], "--true starts from frames of DATA"),
+        ([model, "--true"], "--true needs frames to start from"),
         ([model, data, "--out", "file"], "--out must be a folder for the results"),
         ([model, data, "--trajectory", "t.csv"], "ending in .h5, .xtc, .dcd, .pdb, got 't.csv'"),
         ([model, data, "--trajectory", "t.xtc"], "t.xtc exists already"),

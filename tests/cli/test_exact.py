@@ -135,7 +135,7 @@ def test_warnings_say_what_is_wrong_and_nothing_else() -> None:
     assert rare.startswith("Only 0.9 % of the flow's proposals") and "train the model better" in rare
     assert said(Moves(1000, 10), good, rows=102) == []
     assert "lower --dt" in said(good, Moves(1000, 400), rows=102)[0]
-    assert "cross no barriers" in said(none, good, rows=102)[0]
+    assert "cannot cross barriers" in said(none, good, rows=102)[0]
     assert "single chain" in said(good, good, rows=102, chains=1)[0]
 
 
@@ -145,7 +145,7 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
     (tmp_path / "text.h5").write_text("mine")
     before = sorted(path.name for path in tmp_path.iterdir())
     for arguments, message in (
-        (["none.safetensors"], "there is no model file none.safetensors; with knotflow come: "),
+        (["none.safetensors"], "there is no model file none.safetensors; models that come with knotflow: "),
         (["flow.safetensors"], "holds a flow without a molecule"),
         (["chain.safetensors", "--out", "a.npz"], "ending in .h5, .xtc, .dcd or .pdb, got 'a.npz'"),
         (["chain.safetensors", "--dt", "0"], "--dt must be a positive number of femtoseconds, got 0."),
@@ -181,7 +181,7 @@ def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
     row = re.search(r"mean energy, kT │ ([\d.]+) ± ([\d.]+) │ ([\d.]+) ± ([\d.]+) │ (-?[\d.]+)", said)
     a, a_error, b, b_error, z = map(float, row.groups())
     assert z == pytest.approx((a - b) / math.hypot(a_error, b_error), abs=0.2) and abs(z) < 4
-    assert "Chains, numbers and picture: out" in said and "phi" not in said
+    assert "Chains, numbers and the picture: out" in said and "phi" not in said
     assert {path.name for path in Path("out").iterdir()} == {
         "chains.h5",
         "chains.h5.state",

@@ -128,7 +128,7 @@ def test_more_than_twice_as_fast_as_expected_is_not_believed(clock: Clock) -> No
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (40, "40 s"), (100, "2 min"), (3600, "60 min"), (9000, "2.5 h"), (4e5, "5 days")],
+    [(0.4, "0.4 s"), (40, "40 s"), (100, "2 min"), (3600, "60 min"), (9000, "2.5 h"), (4e5, "5 days")],
 )
 def test_durations_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -153,7 +153,7 @@ def test_lines_for_stages_tenths_and_minutes(clock: Clock) -> None:
     assert lines[0] == "boiling: 20 K"
     assert lines[1].startswith("boiling: 12 %, about ") and lines[1].endswith(" left, 22 K")
     assert lines[2].startswith("boiling: 14 %, about ") and lines[2].endswith(" left, 24 K")
-    assert lines[3:] == ["boiling: done in 2 min, 100 K", "eating", "eating: done in 1 s"]
+    assert lines[3:] == ["boiling: done in 2 min, 100 K", "eating", "eating: done in 1.0 s"]
 
 
 def test_the_time_left_is_in_every_line(clock: Clock) -> None:

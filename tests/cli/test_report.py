@@ -62,7 +62,7 @@ def test_bad_input_is_explained_and_writes_nothing(run, made: Path, tmp_path: Pa
     kf.save(kf.Flow.on([kf.Interval()] * 2), tmp_path / "flow.safetensors")
     before = sorted(tmp_path.iterdir())
     for arguments, message in (
-        (["none.safetensors"], "there is no model file none.safetensors; with knotflow come: "),
+        (["none.safetensors"], "there is no model file none.safetensors; models that come with knotflow: "),
         (["folder"], "there is no model.safetensors in folder"),
         (["flow.safetensors"], "flow.safetensors holds a flow without a molecule"),
         ([model, "none.h5"], "there is no trajectory none.h5"),

@@ -62,8 +62,8 @@ def check(
     """Check a molecule or a trained model on this machine; the exit status is 1 if something is wrong.
 
     For a molecule, random frames from a short hot simulation go through everything that training and sampling
-    use. Energies and forces must agree with OpenMM's double-precision platform, and positions must survive
-    the conversion to internal coordinates and back.
+    use. Energies and forces must agree with OpenMM's double-precision platform, for a force field rebuilt
+    from its files, and positions must survive the conversion to internal coordinates and back.
 
     For a model, samples must survive the flow in both directions, with the same density each way.
     Log-determinants must agree with Jacobians and forces with finite differences, without jumps. The density

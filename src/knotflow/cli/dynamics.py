@@ -52,8 +52,12 @@ def dynamics(
         int, typer.Option(min=1, help="Number of molecules; each starts from another frame.")
     ] = 10,
     dt: Annotated[float, typer.Option(help="Time step in fs.")] = 0.1,
-    equilibration: Annotated[float, typer.Option(help="Picoseconds with a thermostat, first.")] = 5.0,
-    production: Annotated[float, typer.Option(help="Picoseconds without a thermostat, then.")] = 5.0,
+    equilibration: Annotated[
+        float, typer.Option(help="Length of the first part, with a thermostat, in ps.")
+    ] = 5.0,
+    production: Annotated[
+        float, typer.Option(help="Length of the second part, without a thermostat, in ps.")
+    ] = 5.0,
     friction: Annotated[float, typer.Option(help="Friction of the thermostat, per ps.")] = 10.0,
     every: Annotated[int, typer.Option(min=1, help="Steps between records.")] = 50,
     seed: SeedOption = 0,

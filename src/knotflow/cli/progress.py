@@ -83,7 +83,9 @@ class TimeLeft:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: 7 s, 40 s, 3 min, 2.5 h, 4 days."""
+    """A time in the unit that suits it: 0.7 s, 40 s, 3 min, 2.5 h, 4 days."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
