@@ -149,7 +149,7 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
         (["flow.safetensors"], "holds a flow without a molecule"),
         (["chain.safetensors", "--out", "a.npz"], "ending in .h5, .xtc, .dcd or .pdb, got 'a.npz'"),
         (["chain.safetensors", "--dt", "0"], "--dt must be a positive number of femtoseconds, got 0."),
-        (["chain.safetensors", "--flow-moves", "0", "--hmc-moves", "0"], "a cycle needs a move"),
+        (["chain.safetensors", "--flow-moves", "0", "--hmc-moves", "0"], "a cycle needs at least one move"),
         (["chain.safetensors", "-n", "0"], "Invalid value for '-n'"),
         (["chain.safetensors", *QUICK, "--seed", "1", "--out", "a.h5"], "seed 0, and you asked for seed 1"),
         (["chain.safetensors", *QUICK, "--float64", "--out", "a.h5"], "and you gave model chain.safetensors"),

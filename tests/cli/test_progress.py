@@ -149,11 +149,13 @@ def test_lines_for_stages_tenths_and_minutes(clock: Clock) -> None:
         (5, "boiling", 1000, 1000, "100 K"),
         (0, "eating", 0, 3),
         (1, "eating", 3, 3),
+        (0, "washing up", 0, 3),
+        (0.5, "washing up", 3, 3),
     )
     assert lines[0] == "boiling: 20 K"
     assert lines[1].startswith("boiling: 12 %, about ") and lines[1].endswith(" left, 22 K")
     assert lines[2].startswith("boiling: 14 %, about ") and lines[2].endswith(" left, 24 K")
-    assert lines[3:] == ["boiling: done in 2 min, 100 K", "eating", "eating: done in 1.0 s"]
+    assert lines[3:] == ["boiling: done in 2 min, 100 K", "eating", "eating: done in 1.0 s", "washing up"]
 
 
 def test_the_time_left_is_in_every_line(clock: Clock) -> None:

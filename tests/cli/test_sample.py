@@ -148,7 +148,7 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path, model: BoltzmannGenerato
     before = sorted(path.name for path in tmp_path.iterdir())
     for arguments, message in (
         (["none.safetensors"], "there is no model file none.safetensors; models that come with knotflow: "),
-        (["empty"], "there is no model.safetensors in empty; a training run writes it at its end"),
+        (["empty"], "there is no model.safetensors in empty; a training writes it at its end"),
         (["flow.safetensors"], "holds a flow without a molecule"),
         (["half.safetensors"], "is not a .safetensors file, or is damaged"),
         (["model.safetensors", "--out", "a.npz"], "ending in .h5, .xtc, .dcd or .pdb, got 'a.npz'"),

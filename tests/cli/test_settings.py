@@ -224,7 +224,7 @@ def test_a_file_of_the_user_is_not_replaced(tmp_path: Path, monkeypatch) -> None
     Path("run").mkdir()
     Path("run/small.toml").write_text("n = 2  # mine")
     error = run_small("--config", "run/small.toml", end=AssertionError("it has begun"))
-    assert isinstance(error, FileExistsError) and "was not written by knotflow; rename it." in str(error)
+    assert isinstance(error, FileExistsError) and "knotflow did not write that file; rename it." in str(error)
     assert Path("run/small.toml").read_text() == "n = 2  # mine"
 
 

@@ -153,11 +153,17 @@ class Display:
         )
         if 0 < total <= done:
             self.bar.update(self._task, visible=False)
-            in_all = " in all" if len(self._names) > 1 else ""
-            self._say(f"done in {duration(self.clock() - self._began)}{in_all}", note)
+            self._end(begins, note)
         elif not self.console.is_terminal and (begins or self._is_due()):
             percent = f"{int(100 * done / total)} %" if total and done else ""
             self._say(percent, str(self.left) if total else "", note)
+
+    def _end(self, begins: bool, note: str) -> None:
+        """Say how long it took, unless that was only a moment and the stage has been mentioned."""
+        seconds = self.clock() - self._began
+        if seconds >= 1 or begins or note:
+            in_all = " in all" if len(self._names) > 1 else ""
+            self._say(f"done in {duration(seconds)}{in_all}", note)
 
     def _is_due(self) -> bool:
         pause = self.clock() - self._said
