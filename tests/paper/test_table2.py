@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import sem
 
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.paper import table2
 from tests.analysis.generators import chain_generator
 
@@ -55,7 +55,7 @@ def test_what_was_timed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said == ["B-spline: 2 times 20 samples, there and back"]
     (row,) = found
     assert row.parameters == sum(p.numel() for p in generator.flow.parameters())
-    assert row.model == fingerprint(model) and row.threads == torch.get_num_threads()
+    assert row.model == file_fingerprint(model) and row.threads == torch.get_num_threads()
     kept = json.loads((tmp_path / "table2.json").read_text())
     assert kept["bspline"]["reverse"] == list(row.reverse)
     honest = table2.measure

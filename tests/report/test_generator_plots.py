@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from knotflow.analysis.free_energy_profiles import Profile, marginal, profile
-from knotflow.analysis.portrait import LearnedMap
+from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.report import generator_plots as plots
 
 

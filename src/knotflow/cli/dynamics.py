@@ -286,7 +286,8 @@ def read_drift(folder: Path) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> Table:
     """The drift score, as a file ``drift.json`` has it."""
-    from knotflow.report.dynamics_plots import number, reasons
+    from knotflow.report.dynamics_plots import reasons
+    from knotflow.statistics.estimates import Estimate
 
     about = found["about"]
     config = about["config"]
@@ -306,8 +307,8 @@ def table(found: Mapping[str, Any]) -> Table:
         ("deviation", "its standard deviation", "kT"),
         ("temperature", "temperature of the motion", "K"),
     ):
-        result.add_row(text, number(found[name], found[f"{name}_error"]), unit)
-    result.add_row("time of a step", number(found["milliseconds_per_step"]), "ms")
+        result.add_row(text, str(Estimate.read(found, name, f"{name}_error")), unit)
+    result.add_row("time of a step", str(Estimate.read(found, "milliseconds_per_step")), "ms")
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.stages import Stages
 
 if TYPE_CHECKING:
-    from knotflow.analysis import Evaluation, Measure
+    from knotflow.analysis import Evaluation
 
 
 def evaluate(
@@ -97,11 +96,11 @@ def _drift(
     model: Path, data: Path, console: Console, *, wanted: bool, all_frames: bool
 ) -> dict[str, Any] | None:
     """The drift score of a model, from the folder beside it; if it is wanted and not there, it is made."""
-    from knotflow.flows.io import fingerprint
+    from knotflow.inputs import file_fingerprint
 
     folder = results_folder(model) / protocol.FOLDER
     found = protocol.read_drift(folder) if (folder / "drift.json").exists() else None
-    if found is not None and found["about"].get("model") == fingerprint(model):
+    if found is not None and found["about"].get("model") == file_fingerprint(model):
         return found
     if not wanted:
         if found is not None:
@@ -127,7 +126,7 @@ def table(evaluation: Evaluation) -> Group:
     )  # fmt: skip
     main.columns[1].justify = "right"
     for measure in evaluation.measures.values():
-        main.add_row(escape(measure.text), _number(measure), escape(measure.unit))
+        main.add_row(escape(measure.text), str(measure), escape(measure.unit))
     parts = [main]
     if evaluation.residues:
         parts.append(_torsion_table(evaluation))
@@ -147,7 +146,7 @@ def _torsion_table(evaluation: Evaluation) -> Table:
         torsions.add_row(f"[bold]{escape(residue)}[/]")
         for key in [key for key in found if f"{key}_data" in found]:
             row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
-            torsions.add_row(escape(row[0].text), *map(_number, row), row[0].unit)
+            torsions.add_row(escape(row[0].text), *map(str, row), row[0].unit)
     return torsions
 
 
@@ -155,19 +154,6 @@ def _unit_of(data: dict[str, int]) -> str:
     if data["blocks"] == data["replicas"]:
         return "replicas"
     return "pieces of its replica" if data["replicas"] == 1 else f"pieces of its {data['replicas']} replicas"
-
-
-def _number(measure: Measure) -> str:
-    """Value and error with as many digits as the error tells; a dash for what is not known."""
-    value, error = measure.value, measure.error
-    if math.isnan(value):
-        return "-"
-    if not math.isfinite(value + error):
-        return f"{value:,.0f}" if value % 1 == 0 else f"{value:.3g}"
-    if abs(value) >= 1e6 or error >= 1e5:
-        return f"{value:.3g} ± {error:.1g}"
-    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 3
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:

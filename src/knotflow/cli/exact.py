@@ -260,8 +260,8 @@ def warnings(moves: dict[str, Moves], found: ChainSummary) -> Iterator[str]:
             "bars be too small: raise -n, or take fewer --chains or a larger --every for a new file."
         )
     for residue, difference in found.sides.items():
-        if math.isinf(difference.mean):
-            yield f"{residue}: phi {'>' if difference.mean > 0 else '<'} 0 is never visited."
+        if math.isinf(difference.value):
+            yield f"{residue}: phi {'>' if difference.value > 0 else '<'} 0 is never visited."
     if found.n_chains == 1:
         yield "There are no error bars of a single chain: take several --chains."
 

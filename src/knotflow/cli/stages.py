@@ -84,7 +84,8 @@ class Stages(Bars):
         super().__init__(console, MofNCompleteColumn(), "time left", TimeRemainingColumn(), transient=True)
         self.tasks: dict[str, TaskID] = {}
 
-    def __call__(self, doing: str, done: int, total: int) -> None:
+    def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
+        """Show how far a stage is (`knotflow.progress.Progress`)."""
         if doing not in self.tasks:
             self.tasks[doing] = self.bar.add_task(doing, total=total)
             self.line(f"{doing} ({total:,})")

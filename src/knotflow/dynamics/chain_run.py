@@ -22,7 +22,7 @@ from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
@@ -339,7 +339,7 @@ def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bo
         double: Whether the model computes in double precision.
     """
     generator = BoltzmannGenerator.load(model).requires_grad_(False)
-    source = {"model": Path(model).name, "fingerprint": fingerprint(model)}
+    source = {"model": Path(model).name, "fingerprint": file_fingerprint(model)}
     return ExactRun(path, generator.double() if double else generator, plan, source)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.dynamics.score import summary
 from knotflow.files import write_atomically
 from knotflow.json_values import plain
@@ -27,6 +28,7 @@ from knotflow.paper import (
     toy2d_report,
 )
 from knotflow.paper.all_results import SHOWN, Found
+from knotflow.paper.molecule_figures import frame_errors, shifted_flow_energy
 from knotflow.paper.table1_report import number
 from knotflow.report import generator_plots as plots
 from knotflow.report.force_columns import ForceColumn, draw_force_columns
@@ -74,9 +76,9 @@ def numbers(found: Found) -> dict[str, Any]:
         "table1": [asdict(line) for line in table1_report.table(found.table1)],
         "force_errors": {
             row: {
-                "data": looks.data.force_error,
-                "data_median": looks.data.median_force_error,
-                "samples_median": looks.samples.median_force_error,
+                "data": float(np.mean(frame_errors(looks.data))),
+                "data_median": float(np.median(frame_errors(looks.data))),
+                "samples_median": float(np.median(frame_errors(looks.samples))),
             }
             for row, looks in found.looks.items()
         },
@@ -185,10 +187,7 @@ def _forces(found: Found) -> Section:
     columns = [
         ForceColumn(
             title,
-            {
-                text: (getattr(looks, side).true_force, getattr(looks, side).flow_force)
-                for side, text in SIDES.items()
-            },
+            {text: getattr(looks, side).forces for side, text in SIDES.items()},
         )
         for title, (_, looks) in shown.items()
     ]
@@ -200,9 +199,9 @@ def _forces(found: Found) -> Section:
         [
             title,
             number(*table1_report.PAPER[row]["fme"]),
-            number(looks.data.force_error / 1e4),
-            number(looks.data.median_force_error / 1e4),
-            number(looks.samples.median_force_error / 1e4),
+            number(float(np.mean(frame_errors(looks.data))) / 1e4),
+            number(float(np.median(frame_errors(looks.data))) / 1e4),
+            number(float(np.median(frame_errors(looks.samples))) / 1e4),
         ]
         for title, (row, looks) in shown.items()
     ]
@@ -210,7 +209,7 @@ def _forces(found: Found) -> Section:
     notes = (
         "FME / 10⁴ in (kT/nm)²: of the frames and samples that the pictures show; the paper's is that of its "
         "Table 1. Medians are over frames: the mean over samples is that of the worst clash.",
-        f"Pictures: forces on {len(some.data.true_force):,} test frames and {len(some.samples.true_force):,} "
+        f"Pictures: forces on {len(some.data.forces[0]):,} test frames and {len(some.samples.forces[0]):,} "
         "samples; darker is more often. The dashed line is where both forces are equal.",
     )
     names = ("model", "test frames, paper", "test frames, here", "median, test frames", "median, samples")
@@ -280,11 +279,12 @@ def _looks(found: Found, figure: int) -> Section:
     pictures = []
     span = plots.energy_span(looks.data.energy, looks.samples.energy)
     for side, text in SIDES.items():
-        look = getattr(looks, side)
-        energies: Any = {plots.TRUTH: (look.energy, None), plots.FLOW: (look.shifted, None)}
+        look: FrameTable = getattr(looks, side)
+        energies: Any = {plots.TRUTH: (look.energy, None), plots.FLOW: (shifted_flow_energy(look), None)}
+        torsions = next(iter(look.torsions.values()))
         for drawn, alt in (
-            (plots.draw_ramachandran(f"{text}: torsions", look.torsions), "How often torsions phi, psi are"),
-            (plots.draw_forces(f"{text}: forces", look.true_force, look.flow_force), "Forces over true ones"),
+            (plots.draw_ramachandran(f"{text}: torsions", torsions), "How often torsions phi, psi are"),
+            (plots.draw_forces(f"{text}: forces", *look.forces), "Forces over true ones"),
             (plots.draw_energies(f"{text}: energies", energies, "energy, kT", span), "Energies, histograms"),
         ):
             pictures.append(Picture(plots.png(drawn), f"{alt}, {title}, {text}"))

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from knotflow.analysis.frame_table import Progress
 from knotflow.dynamics.protocol import Progress as Step
 from knotflow.flows.io import notes
 from knotflow.molecules import MolecularSystem
 from knotflow.paper import figure4 as dynamics
-from knotflow.paper import molecule_figures as looks
-from knotflow.paper import table1, table2, toy2d
+from knotflow.paper import molecule_figures, table1, table2, toy2d
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 
 Say = Callable[[str], None]
@@ -96,7 +95,7 @@ class Found:
     data: Path
     rings: list[toy2d.Result]
     table1: list[table1.Result]
-    looks: dict[str, looks.Looks]
+    looks: dict[str, molecule_figures.ShownFrames]
     """By row of Table 1."""
     dynamics: list[dynamics.Result]
     table2: list[table2.Runtime]
@@ -142,9 +141,9 @@ def run(job: Job, listener: Listener | None = None) -> Found:
     shown = _models(job.folder("table1"), data)
     with to.stages() as progress:
         pictures = {
-            row: looks.run(
+            row: molecule_figures.run(
                 model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
-                progress=progress and _titled(progress, table1.ROWS[row].title),
+                progress=_titled(progress, table1.ROWS[row].title) if progress else silent,
             )
             for row, model in shown.items()
         }  # fmt: skip
@@ -243,4 +242,4 @@ def _dynamics(job: Job, data: Path, to: Listener) -> list[dynamics.Result]:
 
 
 def _titled(progress: Progress, title: str) -> Progress:
-    return lambda doing, done, total: progress(f"{title}, {doing}", done, total)
+    return lambda doing, done, total, note="": progress(f"{title}, {doing}", done, total, note)

@@ -10,9 +10,10 @@ from typing import Final
 from knotflow.dynamics.score import summary
 from knotflow.files import write_atomically
 from knotflow.paper.figure4 import Result
-from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, number, reasons
+from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
 from knotflow.report.plots import save
+from knotflow.statistics.estimates import Estimate
 
 COLUMNS: Final = (
     "energy",
@@ -40,10 +41,10 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
             result.entry.title,
             f"{result.drift.broken} of {len(result.drift.reasons)}",
             reasons(result.drift.plain()["reasons"]),
-            number(*result.drift.mean(result.drift.slope)),
-            number(*result.drift.mean(result.drift.deviation)),
-            number(*result.drift.mean(result.drift.temperature)),
-            number(result.record.milliseconds_per_step),
+            str(result.drift.mean(result.drift.slope)),
+            str(result.drift.mean(result.drift.deviation)),
+            str(result.drift.mean(result.drift.temperature)),
+            str(Estimate(result.record.milliseconds_per_step)),
             result.entry.claim or "–",
         ]
         for result in results

@@ -20,9 +20,11 @@ from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
 from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress
 from knotflow.storage import trajectory
+from knotflow.storage.split import Split
 from knotflow.training.checkpoint import read_checkpoint
-from knotflow.training.molecules import MoleculeTraining, Split, train_generator
+from knotflow.training.molecules import MoleculeTraining, train_generator
 
 Say = Callable[[str], None]
 
@@ -270,11 +272,11 @@ def _monitored(system: MolecularSystem) -> TorchForceField:
     return TorchForceField(system, compiled=False)
 
 
-def _stages(say: Say) -> Callable[[str, int, int], None]:
+def _stages(say: Say) -> Progress:
     """Say what is done when it begins."""
     begun: set[str] = set()
 
-    def progress(doing: str, done: int, total: int) -> None:
+    def progress(doing: str, done: float, total: float, note: str = "") -> None:
         if doing not in begun:
             begun.add(doing)
             say(f"  {doing} ({total:,})")

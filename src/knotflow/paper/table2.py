@@ -16,7 +16,7 @@ import torch
 from knotflow.files import write_atomically
 from knotflow.flows import Flow
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 
 Say = Callable[[str], None]
 
@@ -72,7 +72,7 @@ def run(
             continue
         known = kept.get(family)
         if known is None or (known.model, known.samples, known.repeats) != (
-            fingerprint(models[family]),
+            file_fingerprint(models[family]),
             samples,
             repeats,
         ):
@@ -108,7 +108,7 @@ def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
         samples=samples,
         repeats=repeats,
         threads=torch.get_num_threads(),
-        model=fingerprint(model),
+        model=file_fingerprint(model),
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.distances import torus_bins
+from knotflow.analysis.free_energy_profiles import free_energies
 from knotflow.report.density_plots import COLORS, DASHES
 from knotflow.report.plots import new_figure
 
@@ -61,7 +63,9 @@ def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | No
     figure = new_figure(9.2, 7.6)
     axes = figure.subplots(2, 2)
     for axis, samples, angles in ((axes[0, 0], first, first.angles), (axes[0, 1], second, second.angles)):
-        image = _draw_torus(axis, free_energy(angles), cmap="viridis", vmin=0.0, vmax=DEPTH)
+        free = free_energies(torus_bins(angles, BINS), BINS)
+        free = np.where(np.isfinite(free), free - free.min(), math.nan)
+        image = _draw_torus(axis, free, cmap="viridis", vmin=0.0, vmax=DEPTH)
         axis.set_title(f"{samples.name}: free energy", fontsize=10)
         figure.colorbar(image, ax=axis, label="kT", extend="max")
     if deviations is None:
@@ -73,18 +77,6 @@ def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | No
         figure.colorbar(image, ax=axes[1, 0], label="error bars", extend="both")
     _draw_energies(axes[1, 1], first, second)
     return figure
-
-
-def free_energy(angles: Floats, bins: int = BINS) -> Floats:
-    r"""$-\log$ of the share of angles (n, 2) in bins of the torus, 0 at its lowest, NaN where there are none.
-
-    Shape (bins, bins).
-    """
-    place = np.floor((angles + math.pi) / (2 * math.pi) * bins).astype(np.intp) % bins
-    counts = np.bincount(place[:, 0] * bins + place[:, 1], minlength=bins * bins).reshape(bins, bins)
-    found: Floats = np.full((bins, bins), math.nan)
-    np.log(counts.max() / np.maximum(counts, 1), out=found, where=counts > 0)
-    return found
 
 
 def _draw_torus(axis: Axes, values: Floats, **style: Any) -> AxesImage:

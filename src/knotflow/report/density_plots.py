@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -112,8 +112,7 @@ AccumulationPanel = MapPanel
 def draw_accumulation(panels: Sequence[MapPanel]) -> Figure:
     """Draw many maps of [0, 1] over each other (above), and their slopes (below), a column for each panel.
 
-    The lines are thin and translucent: where many maps go, it gets dark. An image of a circle may pass the
-    seam, from 1 to 0; its line is broken there.
+    The lines are thin and translucent: where many maps go, it gets dark.
 
     Raises:
         ValueError: if there is no panel.
@@ -121,7 +120,7 @@ def draw_accumulation(panels: Sequence[MapPanel]) -> Figure:
     """
     most = max((len(panel.y) for panel in panels), default=1)
     figure = draw_maps(
-        [replace(panel, y=_broken_at_seam(panel.y)) for panel in panels],
+        panels,
         line_width=0.7,
         alpha=float(np.clip(20 / most, 0.1, 0.8)),
         color=COLORS[0],
@@ -239,9 +238,3 @@ def _draw_arrows(axis: Axes, force: NDArray[np.float64]) -> None:
     i, j, length = i[known], j[known], length[known]
     u, v = (force[i, j] / length[:, None]).T
     axis.quiver((i + 0.5) / n, (j + 0.5) / n, u, v, scale=1.6 * count, **ARROW_STYLE)
-
-
-def _broken_at_seam(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Images with a NaN before each fall by more than a half, which a monotone map has at the seam only."""
-    falls = np.diff(y, axis=-1, append=y[:, -1:]) < -0.5
-    return np.where(falls, np.nan, y)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.analysis.free_energy_profiles import Marginal, Profile, bins_for
-from knotflow.analysis.portrait import LearnedMap
+from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.report.plots import MapPanel, draw_maps, new_figure
 
 if TYPE_CHECKING:

@@ -71,6 +71,8 @@ def draw_maps(
 ) -> Figure:
     """Draw maps (above) and their slopes on a logarithmic axis (below), a column for each panel.
 
+    An image of a circle may pass the seam, from its end to its start; its line is broken there.
+
     Args:
         panels: What to draw.
         line_width: Width of the lines in points.
@@ -86,7 +88,7 @@ def draw_maps(
     axes = figure.subplots(2, len(panels), sharex="col", squeeze=False)
     for column, panel in enumerate(panels):
         above, below = axes[0, column], axes[1, column]
-        above.plot(panel.x, panel.y.T, linewidth=line_width, alpha=alpha, color=color)
+        above.plot(panel.x, _broken_at_seam(panel).T, linewidth=line_width, alpha=alpha, color=color)
         above.plot(panel.x, panel.x, color="black", linewidth=0.6, linestyle=":")
         above.set_title(panel.title, fontsize=10)
         below.plot(panel.x, panel.slopes.T, linewidth=line_width, alpha=alpha, color=color)
@@ -100,6 +102,12 @@ def draw_maps(
     axes[0, 0].set_ylabel("f(x)")
     axes[1, 0].set_ylabel("slope f'(x)")
     return figure
+
+
+def _broken_at_seam(panel: MapPanel) -> NDArray[np.float64]:
+    """Images with a NaN before each fall by half of the domain, which a monotone map has at the seam only."""
+    falls = np.diff(panel.y, axis=-1, append=panel.y[:, -1:]) < -0.5 * np.ptp(panel.x)
+    return np.where(falls, np.nan, panel.y)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Profile, profile
-from knotflow.analysis.portrait import Portrait, reweighted
 from knotflow.report import generator_plots as plots
 from knotflow.report.page import Picture, Section
 from knotflow.statistics.estimates import blocks
@@ -25,14 +25,17 @@ class Torsions:
 
     Args:
         samples: Of the flow.
+        weight: Of the samples; None if all are zero.
         data: To compare with, if there are any.
         seed: Of error bars.
     """
 
-    def __init__(self, samples: Portrait, data: Portrait | None, seed: int = 0) -> None:
-        self.samples, self.data, self.weight = samples, data, reweighted(samples.seen)
-        self.residues = list(samples.seen.torsions)[:RESIDUES]
-        all_residues = len(samples.seen.torsions)
+    def __init__(
+        self, samples: FrameTable, weight: Floats | None, data: FrameTable | None, seed: int = 0
+    ) -> None:
+        self.samples, self.data, self.weight = samples, data, weight
+        self.residues = list(samples.torsions)[:RESIDUES]
+        all_residues = len(samples.torsions)
         self.note = [f"The first {RESIDUES} of {all_residues} residues."] if all_residues > RESIDUES else []
         self.one: dict[str, dict[str, dict[str, Profile]]] = {}
         """By residue, torsion and source."""
@@ -56,11 +59,10 @@ class Torsions:
         """Angles, weights and blocks by source."""
         found: dict[str, tuple[Floats, Floats | None, Any]] = {}
         if self.data is not None:
-            seen = self.data.seen
-            found[plots.MD] = (seen.torsions[residue], None, blocks(seen.replica))
-        angles = self.samples.seen.torsions[residue]
+            found[plots.MD] = (self.data.torsions[residue], None, blocks(self.data.replica))
+        angles = self.samples.torsions[residue]
         found[plots.FLOW] = (angles, None, None)
-        if np.isfinite(self.weight).all():
+        if self.weight is not None:
             found[plots.REWEIGHTED] = (angles, self.weight, None)
         return found
 
@@ -112,7 +114,7 @@ class Torsions:
         found = []
         if self.data is None:
             found.append("No data were at hand, so MD is missing.")
-        if self.residues and not np.isfinite(self.weight).all():
+        if self.residues and self.weight is None:
             found.append("All weights are zero, so nothing can be reweighted.")
         return found
 

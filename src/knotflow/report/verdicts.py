@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate
 
 
 class Level(StrEnum):
@@ -69,7 +69,7 @@ def judge(
     measures, about = metrics.get("measures", {}), metrics.get("about", {})
     found = [
         _weights(_pareto_k(measures)),
-        _efficiency(_value(measures, "ess"), about.get("samples")),
+        _efficiency(_measure(measures, "ess").value, about.get("samples")),
         _density(measures),
         _forces(unexplained),
         _left_out(measures),
@@ -81,7 +81,7 @@ def judge(
 
 def _pareto_k(measures: Mapping[str, Any]) -> float:
     """Of the weights. JSON has no infinity: null with a note of doubt stands for it."""
-    k = _value(measures, "pareto_k")
+    k = _measure(measures, "pareto_k").value
     return math.inf if math.isnan(k) and measures.get("pareto_k", {}).get("note") else k
 
 
@@ -112,10 +112,10 @@ def _efficiency(share: float, samples: int | None) -> Verdict:
 
 
 def _density(measures: Mapping[str, Any]) -> Verdict:
-    excess = _value(measures, "forward_kl")
+    excess = _measure(measures, "forward_kl")
     rule = f"NLL of data above the lowest possible: good below {EXCESS[0]:g} nat, fair below {EXCESS[1]:g}"
-    level = _level(excess, *EXCESS)
-    number = f"the NLL of the data is {_with_error(measures, 'forward_kl')} nats above the lowest possible"
+    level = _level(excess.value, *EXCESS)
+    number = f"the NLL of the data is {excess} nats above the lowest possible"
     sentence = {
         Level.GOOD: f"the density fits the Boltzmann distribution: {number}",
         Level.FAIR: f"the density is close to the Boltzmann distribution: {number}",
@@ -145,9 +145,8 @@ def _left_out(measures: Mapping[str, Any]) -> Verdict:
         "log Z from samples alone and from samples and data: good within "
         f"{APART[0]:g} standard errors, fair within {APART[1]:g}"
     )
-    (one, error), (other, second) = (_pair(measures, key) for key in ("log_z", "log_z_bar"))
-    gap = abs(one - other)
-    apart = gap / math.hypot(error, second) if math.hypot(error, second) > 0 else math.nan
+    gap, spread = _gap(*(_measure(measures, key) for key in ("log_z", "log_z_bar")))
+    apart = gap / spread if spread > 0 else math.nan
     level = _level(apart, *APART)
     number = f"two estimates of log Z differ by {gap:.2g}, {apart:.2g} standard errors"
     sentence = {
@@ -170,7 +169,7 @@ def _torsions(residue: str, found: Mapping[str, Any]) -> Verdict:
         "distance W2 of (phi, psi) of samples from data, compared with two halves of the data: good below "
         f"{TORSIONS[0]:g} times, fair below {TORSIONS[1]:g} times"
     )
-    distance, floor = (_value(found, key) for key in ("torus_w2", "torus_w2_data"))
+    distance, floor = (_measure(found, key).value for key in ("torus_w2", "torus_w2_data"))
     level = _level(distance / floor if floor > 0 else math.nan, *TORSIONS)
     number = f"{distance:.2g} rad from the data, halves of which are {floor:.2g} rad apart"
     sentence = {
@@ -187,15 +186,13 @@ def _sides(residue: str, found: Mapping[str, Any]) -> Verdict:
         f"F(phi>0) - F(phi<0), reweighted against data: good within {SIDES[0]:g} kT, fair within "
         f"{SIDES[1]:g} kT or {EXPLAINED:g} standard errors"
     )
-    (ours, error), (theirs, second) = (
-        _pair(found, key) for key in ("side_difference_reweighted", "side_difference_data")
-    )
-    gap, spread = abs(ours - theirs), math.hypot(error, second)
+    ours, theirs = (_measure(found, key) for key in ("side_difference_reweighted", "side_difference_data"))
+    gap, spread = _gap(ours, theirs)
     level = _level(gap, *SIDES)
     if level is Level.POOR and gap <= EXPLAINED * spread:
         level = Level.FAIR
     name = f"the free energy between the sides of phi of {residue}"
-    number = f"{ours:.2g} kT reweighted, {theirs:.2g} kT in the data"
+    number = f"{ours.value:.2g} kT reweighted, {theirs.value:.2g} kT in the data"
     sentence = {
         Level.GOOD: f"{name} is right: {number}",
         Level.FAIR: f"{name} is about right: {number}",
@@ -209,7 +206,7 @@ def _why(found: Mapping[str, Any]) -> str:
     """Why the sides of phi cannot be compared: what the measures note."""
     for key, where in (("side_difference_data", "in the data"), ("side_difference_reweighted", "in samples")):
         note = found.get(key, {}).get("note")
-        if note and math.isnan(_value(found, key)):
+        if note and math.isnan(_measure(found, key).value):
             return f"{where}, {note.removesuffix('.')}"
     return "there are no data"
 
@@ -219,7 +216,7 @@ def _structures(measures: Mapping[str, Any], samples: int | None) -> Verdict:
         "samples with the wrong handedness or that are not finite: good below "
         f"{_percent(MIRRORED[0])}, fair below {_percent(MIRRORED[1])}"
     )
-    bad = _value(measures, "wrong_handed") + _value(measures, "not_finite")
+    bad = _measure(measures, "wrong_handed").value + _measure(measures, "not_finite").value
     level = _level(bad / samples if samples else math.nan, *MIRRORED)
     sentence = {
         Level.UNKNOWN: "structures of samples were not looked at",
@@ -235,7 +232,7 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
         "dynamics on the flow without a thermostat: poor if a replica breaks, good if the energy also drifts "
         f"by less than {SLOPE:g} kT/ps for each degree of freedom"
     )
-    broken, replicas, slope = drift["broken"], drift["replicas"], _number(drift.get("slope"))
+    broken, replicas, slope = drift["broken"], drift["replicas"], Estimate.read(drift, "slope").value
     if broken:
         return Verdict("Dynamics", Level.POOR, f"dynamics breaks: {broken} of {replicas} replicas", rule)
     if math.isnan(slope):
@@ -253,23 +250,15 @@ def _level(value: float, good: float, fair: float) -> Level:
     return Level.GOOD if value < good else Level.FAIR if value < fair else Level.POOR
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _measure(measures: Mapping[str, Any], key: str) -> Estimate:
+    """A measure; NaN if it is missing or null."""
+    return Estimate.read(measures.get(key, {}))
 
 
-def _value(measures: Mapping[str, Any], key: str) -> float:
-    """The value of a measure; NaN if it is missing or null."""
-    return _number(measures.get(key, {}).get("value"))
-
-
-def _pair(measures: Mapping[str, Any], key: str) -> tuple[float, float]:
-    """Value and error; an error that is not known counts as none."""
-    error = _number(measures.get(key, {}).get("error"))
-    return _value(measures, key), 0.0 if math.isnan(error) else error
-
-
-def _with_error(measures: Mapping[str, Any], key: str) -> str:
-    return str(Average(*_pair(measures, key)))
+def _gap(one: Estimate, other: Estimate) -> tuple[float, float]:
+    """How far two numbers are apart, and the error of that; an error that is not known counts as none."""
+    errors = (0.0 if math.isnan(x.error) else x.error for x in (one, other))
+    return abs(one.value - other.value), math.hypot(*errors)
 
 
 def _percent(share: float) -> str:

@@ -10,16 +10,17 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.frame_table import check_same_molecule, held_out
+from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics import FlowEnergy
 from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
 from knotflow.flows.sampling import Sampler
+from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import read_frames
+from knotflow.storage.split import held_out
 
 Compile = Literal["auto", "on", "off"]
 
@@ -40,7 +41,7 @@ class Setting:
 def on_flow(model: Path) -> Setting:
     """Dynamics on a model, in float64."""
     generator = BoltzmannGenerator.load(model).double().requires_grad_(False)
-    about = {"energy": "flow", "model": fingerprint(model)}
+    about = {"energy": "flow", "model": file_fingerprint(model)}
     return Setting(MolecularSystem.parse(generator.molecule), FlowEnergy(generator), about)
 
 

@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from knotflow.analysis.evaluation import evaluate as measure
-from knotflow.analysis.frame_table import Progress
+from knotflow.analysis.evaluation import evaluation_inputs, is_evaluation_of
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
-from knotflow.energies import TorchForceField
+from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint, notes
+from knotflow.flows.io import notes
 from knotflow.flows.sampling import Sampler
+from knotflow.inputs import file_fingerprint
 from knotflow.journal import only_writer
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress
 from knotflow.storage.samples import SampleWriter, read_samples
 from knotflow.training.molecules import train_generator
 from knotflow.training.progress import Progress as TrainingProgress
 from knotflow.workflows.dynamics import frames_of, on_flow
 from knotflow.workflows.quickstart_job import Quickstart
-from knotflow.workflows.report import is_evaluation_of, write_report
+from knotflow.workflows.report import write_report
 
 Tell = Callable[[float], None]
 """Told which part of a step is done, from 0 to 1."""
@@ -84,7 +86,7 @@ def is_sampled(job: Quickstart) -> bool:
     with suppress(OSError, ValueError):
         found = read_samples(job.samples, slice(0)).provenance
         return bool(
-            found.get("fingerprint") == fingerprint(job.model) and found["samples"] == job.scale.samples
+            found.get("fingerprint") == file_fingerprint(job.model) and found["samples"] == job.scale.samples
         )
     return False
 
@@ -105,7 +107,7 @@ def sample(job: Quickstart, tell: Tell) -> None:
             {
                 "command": "quickstart",
                 "model": job.model.name,
-                "fingerprint": fingerprint(job.model),
+                "fingerprint": file_fingerprint(job.model),
                 "samples": n,
                 "seed": job.seed,
                 "drawn": sampler.drawn,
@@ -116,8 +118,10 @@ def sample(job: Quickstart, tell: Tell) -> None:
 
 
 def is_evaluated(job: Quickstart) -> bool:
-    """Whether the numbers are of this model and these data."""
-    return is_evaluation_of(job.metrics, job.model, job.data)
+    """Whether the numbers are of this model, these data and this many samples."""
+    samples, seed = job.scale.samples, job.seed
+    inputs = evaluation_inputs(job.model, job.data, OpenMMEnergy, samples=samples, seed=seed)
+    return is_evaluation_of(job.metrics, inputs)
 
 
 def evaluate(job: Quickstart, tell: Tell) -> None:
@@ -142,7 +146,7 @@ def has_moved(job: Quickstart) -> bool:
         return False
     about = Record.load(job.motion / RECORD).about
     return bool(
-        about.get("model") == fingerprint(job.model) and about["config"] == job.scale.dynamics.plain()
+        about.get("model") == file_fingerprint(job.model) and about["config"] == job.scale.dynamics.plain()
     )
 
 
@@ -187,7 +191,7 @@ def _stages(tell: Tell, n: int) -> Progress:
     """Progress of n stages, which take about as long as each other."""
     seen: list[str] = []
 
-    def progress(doing: str, done: int, total: int) -> None:
+    def progress(doing: str, done: float, total: float, note: str = "") -> None:
         if doing not in seen:
             seen.append(doing)
         tell(min(1.0, (seen.index(doing) + done / max(1, total)) / n))
