@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
-from knotflow.report.plots import save
+from knotflow.report.figures import save
 
 
 def samples(name: str, seed: int) -> SampleSet:

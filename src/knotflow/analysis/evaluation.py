@@ -108,7 +108,7 @@ def evaluate(
         "molecule": generator.molecule["name"],
         "atoms": generator.n_atoms,
         "temperature": generator.temperature,
-        "dtype": dtype_of(generator),
+        "dtype": _dtype(generator),
         "parameters": sum(p.numel() for p in generator.parameters()),
         "energy": type(energy).__name__,
         "samples": samples,
@@ -149,55 +149,61 @@ def evaluate(
 def evaluation_inputs(
     model: Path,
     data: Path | None,
-    energy: MolecularEnergy | type[MolecularEnergy],
     *,
-    samples: int,
-    seed: int,
-    dtype: str | None = None,
+    samples: int = 10_000,
+    seed: int = 0,
     all_frames: bool = False,
+    float64: bool = False,
+    energy: MolecularEnergy | str = "OpenMMEnergy",
 ) -> dict[str, Any]:
-    """All that the numbers of an evaluation depend on, to be compared by `is_evaluation_of`.
+    """All that the numbers of an evaluation depend on, as `noted_evaluation` finds it in a file.
 
     Args:
         model: The model file.
         data: The trajectory; None: any will do.
-        energy: The force field, or its class.
         samples: How many samples are drawn.
         seed: Of samples and error bars.
-        dtype: In which the flow computes, as ``"float32"``; by default that of the file.
         all_frames: Whether frames count that the model was trained on.
+        float64: Whether the flow computes in double precision, whatever the file says.
+        energy: The force field, or the name of its class.
 
     Raises:
         ValueError: if a file is of another kind, or damaged.
         OSError: if a file is missing or damaged.
     """
-    found: dict[str, Any] = {}
+    noted = None
     if data is not None:
         split = None if all_frames else notes(model).get("split")
         rows = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)[1]
-        found = {"fingerprint": trajectory.fingerprint(data), "rows": rows}
+        noted = {"fingerprint": trajectory.fingerprint(data), "rows": rows}
     return {
         "model": file_fingerprint(model),
-        "data": found,
+        "data": noted,
         "samples": samples,
         "seed": seed,
-        "dtype": dtype or dtype_of(BoltzmannGenerator.load(model)),
-        "energy": (energy if isinstance(energy, type) else type(energy)).__name__,
+        "dtype": "float64" if float64 else _dtype(BoltzmannGenerator.load(model)),
+        "energy": energy if isinstance(energy, str) else type(energy).__name__,
         "knotflow": __version__,
     }
 
 
-def is_evaluation_of(file: Path, inputs: Mapping[str, Any]) -> bool:
-    """Whether a file holds the evaluation of these inputs (`evaluation_inputs`)."""
+def noted_evaluation(file: Path) -> dict[str, Any] | None:
+    """The inputs that an evaluation notes; None if there is no evaluation that can be read."""
     try:
         about = json.loads(file.read_text(encoding="utf-8"))["about"]
-        noted = {key: about.get(key) for key in inputs}
-        noted["data"] = {key: about["data"].get(key) for key in inputs["data"]}
+        noted = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "energy", "knotflow")}
+        return noted | {"data": {key: about["data"].get(key) for key in ("fingerprint", "rows")}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return None
+
+
+def is_evaluation_of(file: Path, inputs: Mapping[str, Any]) -> bool:
+    """Whether a file holds the evaluation of these inputs (`evaluation_inputs`)."""
+    noted = noted_evaluation(file)
+    if noted is not None and inputs["data"] is None:
+        noted["data"] = None
     return same(noted, inputs)
 
 
-def dtype_of(generator: BoltzmannGenerator) -> str:
-    """The name of the precision in which a generator computes."""
+def _dtype(generator: BoltzmannGenerator) -> str:
     return str(like(generator).dtype).removeprefix("torch.")

@@ -185,7 +185,7 @@ def run_protocol(
     from knotflow.dynamics.protocol import CHECKPOINT, RECORD, run_in
     from knotflow.flows.io import notes
     from knotflow.report.dynamics_plots import EnergyPanel, draw_energies
-    from knotflow.report.plots import new_figure, save
+    from knotflow.report.figures import new_figure, save
     from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
 
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing

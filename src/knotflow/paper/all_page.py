@@ -30,9 +30,11 @@ from knotflow.paper import (
 from knotflow.paper.all_results import SHOWN, Found
 from knotflow.paper.molecule_figures import frame_errors, shifted_flow_energy
 from knotflow.paper.table1_report import number
-from knotflow.report import generator_plots as plots
-from knotflow.report.force_columns import ForceColumn, draw_force_columns
+from knotflow.report.figures import FLOW, TRUTH, png
+from knotflow.report.force_plots import ForceColumn, draw_force_columns, draw_forces
+from knotflow.report.histogram_plots import draw_energy_histograms, energy_span
 from knotflow.report.page import Cell, Download, Page, Picture, Section, Table, render_page
+from knotflow.report.torsion_plots import draw_ramachandran
 from knotflow.storage import trajectory
 from knotflow.version import __version__
 
@@ -192,7 +194,7 @@ def _forces(found: Found) -> Section:
         for title, (_, looks) in shown.items()
     ]
     pictures = [
-        Picture(plots.png(figure), f"Forces of {column.title} over true ones, on test frames and samples")
+        Picture(png(figure), f"Forces of {column.title} over true ones, on test frames and samples")
         for column, figure in zip(columns, draw_force_columns(columns), strict=True)
     ]
     rows = [
@@ -277,17 +279,20 @@ def _looks(found: Found, figure: int) -> Section:
     if looks is None:
         return Section(heading, ["There is no model of this row: its training diverged."])
     pictures = []
-    span = plots.energy_span(looks.data.energy, looks.samples.energy)
+    span = energy_span(looks.data.energy, looks.samples.energy)
     for side, text in SIDES.items():
         look: FrameTable = getattr(looks, side)
-        energies: Any = {plots.TRUTH: (look.energy, None), plots.FLOW: (shifted_flow_energy(look), None)}
+        energies: Any = {TRUTH: (look.energy, None), FLOW: (shifted_flow_energy(look), None)}
         torsions = next(iter(look.torsions.values()))
         for drawn, alt in (
-            (plots.draw_ramachandran(f"{text}: torsions", torsions), "How often torsions phi, psi are"),
-            (plots.draw_forces(f"{text}: forces", *look.forces), "Forces over true ones"),
-            (plots.draw_energies(f"{text}: energies", energies, "energy, kT", span), "Energies, histograms"),
+            (draw_ramachandran(f"{text}: torsions", torsions), "How often torsions phi, psi are"),
+            (draw_forces(f"{text}: forces", *look.forces), "Forces over true ones"),
+            (
+                draw_energy_histograms(f"{text}: energies", energies, "energy, kT", span),
+                "Energies, histograms",
+            ),
         ):
-            pictures.append(Picture(plots.png(drawn), f"{alt}, {title}, {text}"))
+            pictures.append(Picture(png(drawn), f"{alt}, {title}, {text}"))
     medians = [
         f"{np.nanmedian(look.energy):,.1f} kT on {len(look.energy):,} {text}"
         for look, text in zip((looks.data, looks.samples), SIDES.values(), strict=True)

@@ -30,7 +30,7 @@ from knotflow.files import write_atomically
 from knotflow.json_values import plain
 from knotflow.molecules import MolecularSystem
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
-from knotflow.report.plots import save
+from knotflow.report.figures import save
 from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from knotflow.storage.observables import Observables, read_observables

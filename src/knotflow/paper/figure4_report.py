@@ -11,8 +11,8 @@ from knotflow.dynamics.score import summary
 from knotflow.files import write_atomically
 from knotflow.paper.figure4 import Result
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
+from knotflow.report.figures import save
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
-from knotflow.report.plots import save
 from knotflow.statistics.estimates import Estimate
 
 COLUMNS: Final = (

@@ -72,7 +72,7 @@ def run(model: Path, data: Path, file: Path, samples: int, *, progress: Progress
         samples: How many to draw.
         progress: Called with the progress.
     """
-    about = fingerprint(evaluation_inputs(model, data, OpenMMEnergy, samples=samples, seed=SEED))
+    about = fingerprint(evaluation_inputs(model, data, samples=samples, seed=SEED))
     kept = load(file, about)
     if kept is not None:
         return kept

@@ -27,16 +27,11 @@ from knotflow.paper.toy2d import (
     read_flow,
     read_results,
 )
-from knotflow.report.density_plots import (
-    AccumulationPanel,
-    Curve,
-    FieldPanel,
-    draw_accumulation,
-    draw_curves,
-    draw_fields,
-)
+from knotflow.report.curve_plots import Curve, draw_curves
+from knotflow.report.field_plots import FieldPanel, draw_fields
+from knotflow.report.figures import save
+from knotflow.report.map_plots import MapPanel, draw_accumulation
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
-from knotflow.report.plots import save
 
 NUMBERS = {"interval": 1, "circle": 5}
 """Of the figures."""
@@ -174,7 +169,7 @@ def draw_domain(folder: Path, results: Sequence[Result], domain: str, grid: int)
 def draw_learned_maps(folder: Path, results: Sequence[Result]) -> Picture | None:
     """Figure 2, saved in the folder; None if there is no B-spline among the results."""
     panels = [
-        AccumulationPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
+        MapPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
         for domain in DOMAINS
         if any((r.model, r.domain) == ("bspline", domain) for r in results)
     ]

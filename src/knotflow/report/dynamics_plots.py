@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
-from knotflow.report.density_plots import COLORS
-from knotflow.report.plots import check_some, new_figure
+from knotflow.report.figures import COLORS, check_some, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,9 +21,12 @@ from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.files import write_atomically
 from knotflow.report import csv_files
-from knotflow.report import generator_plots as plots
-from knotflow.report.density_plots import Curve, draw_curves
+from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
+from knotflow.report.figures import FLOW, MD, REWEIGHTED, TRUTH, png
+from knotflow.report.force_plots import draw_forces
+from knotflow.report.histogram_plots import draw_energy_histograms, draw_marginal, energy_span
+from knotflow.report.map_plots import draw_learned
 from knotflow.report.molecule_view import MoleculeView, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
 from knotflow.report.torsion_sections import Torsions
@@ -144,10 +147,10 @@ def _forces(report: GeneratorReport) -> Section:
         elif len(table.forces[0]) == 0:
             text.append(f"No forces on {name} are finite, so there is no picture of them.")
         else:
-            figure = plots.draw_forces(f"on {name}", *table.forces)
+            figure = draw_forces(f"on {name}", *table.forces)
             alt = f"Force of the flow over force of the force field on {name}, one dot a component"
             caption = f"{len(table.forces[0]):,} frames; {_share(table.unexplained)} unexplained"
-            pictures.append(Picture(plots.png(figure), alt, caption))
+            pictures.append(Picture(png(figure), alt, caption))
     intro = (
         "Components of the force on all atoms: the gradient of the flow's log-density, over the force of the "
         "force field; the dashed line is where both are equal (figure 3 of the paper). Darker is more often; "
@@ -160,24 +163,24 @@ def _energies(report: GeneratorReport) -> Section:
     drawn = report.samples
     potential: dict[str, tuple[Floats, Floats | None]] = {}
     if report.data is not None:
-        potential[plots.MD] = (report.data.energy, None)
-    potential[plots.FLOW] = (drawn.energy, None)
+        potential[MD] = (report.data.energy, None)
+    potential[FLOW] = (drawn.energy, None)
     if report.weight is not None:
-        potential[plots.REWEIGHTED] = (drawn.energy, report.weight)
-    span = plots.energy_span(*(u for u, _ in potential.values()))
-    figure = plots.draw_energies("energy of the force field", potential, "u, kT", span)
+        potential[REWEIGHTED] = (drawn.energy, report.weight)
+    span = energy_span(*(u for u, _ in potential.values()))
+    figure = draw_energy_histograms("energy of the force field", potential, "u, kT", span)
     alt = f"Histograms of the potential energy: {', '.join(potential)}"
-    pictures = [Picture(plots.png(figure), alt)]
+    pictures = [Picture(png(figure), alt)]
     shift = _log_z(report)
     for name, table in report.tables.items():
         if table is not None:
             energies: dict[str, tuple[Floats, Floats | None]] = {
-                plots.TRUTH: (table.energy, None),
-                plots.FLOW: (-table.log_prob - shift, None),
+                TRUTH: (table.energy, None),
+                FLOW: (-table.log_prob - shift, None),
             }
-            figure = plots.draw_energies(f"two energies on {name}", energies, "energy, kT", span)
+            figure = draw_energy_histograms(f"two energies on {name}", energies, "energy, kT", span)
             alt = f"Histograms of the energies of force field and flow on {name}"
-            pictures.append(Picture(plots.png(figure), alt))
+            pictures.append(Picture(png(figure), alt))
     text = (
         "First: the energy of the force field, of MD, of samples, and of reweighted samples. Then, on the "
         "same frames, the energy of the force field and that of the flow, -log p - log Z, with log Z "
@@ -231,7 +234,7 @@ def _coordinates(report: GeneratorReport, marginals: Sequence[Marginal]) -> list
             apart = "" if math.isnan(m.difference) else f", {100 * m.difference:.0f}\u00a0%"
             sources = "flow" if m.data is None else "MD and flow"
             alt = f"Distribution of the {m.name}: {sources}"
-            pictures.append(Picture(plots.png(plots.draw_marginal(m)), alt, label + apart))
+            pictures.append(Picture(png(draw_marginal(m)), alt, label + apart))
         text = [
             "Flow: dashed; MD: solid. Per cent: total variation, the share that would have to move."
             if report.data is not None
@@ -248,7 +251,7 @@ def _maps(report: GeneratorReport) -> Section:
     pictures = []
     for learned in report.maps:
         alt = f"Maps of the {learned.name} at {len(learned.y)} frames, and their slopes"
-        pictures.append(Picture(plots.png(plots.draw_learned(learned)), alt))
+        pictures.append(Picture(png(draw_learned(learned)), alt))
     text = (
         "What the flow does to one coordinate in one coupling, given the others: a line for each of some "
         "frames (figure 2 of the paper), and the slopes below. Of each kind of coordinate, the map that "
@@ -281,7 +284,7 @@ def _training(report: GeneratorReport) -> Section:
         figure = draw_curves(curves, points, label=label)
         figure.set_size_inches(3.6, 2.8)
         _without_the_start(figure.axes[0], [*curves.values(), *points.values()])
-        pictures.append(Picture(plots.png(figure), f"Training: {label} over the steps"))
+        pictures.append(Picture(png(figure), f"Training: {label} over the steps"))
     text = "Likelihoods are those of internal coordinates. The first steps may be above the frame."
     return Section("Training", [text], pictures=pictures)
 
@@ -307,7 +310,7 @@ def _dynamics(report: GeneratorReport) -> Section:
     panel, mover = EnergyPanel.of("", record), record.about.get("energy", "flow")
     pictures = [
         Picture(
-            plots.png(draw_energies([panel], [quantity])),
+            png(draw_energies([panel], [quantity])),
             f"The {quantity} energy of {found['replicas']} replicas over time",
         )
         for quantity in ("total", "potential")

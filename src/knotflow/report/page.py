@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from knotflow.extras import optional
 from knotflow.files import write_atomically
-from knotflow.report.plots import DPI
+from knotflow.report.figures import DPI
 
 Cell = str | float | int | None
 """What a table holds: None is a value that is missing."""

@@ -15,7 +15,7 @@ from knotflow.analysis.evaluation import evaluate as measure
 from knotflow.analysis.evaluation import evaluation_inputs, is_evaluation_of
 from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
 from knotflow.dynamics.record import Record
-from knotflow.energies import OpenMMEnergy, TorchForceField
+from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.flows.sampling import Sampler
@@ -119,8 +119,7 @@ def sample(job: Quickstart, tell: Tell) -> None:
 
 def is_evaluated(job: Quickstart) -> bool:
     """Whether the numbers are of this model, these data and this many samples."""
-    samples, seed = job.scale.samples, job.seed
-    inputs = evaluation_inputs(job.model, job.data, OpenMMEnergy, samples=samples, seed=seed)
+    inputs = evaluation_inputs(job.model, job.data, samples=job.scale.samples, seed=job.seed)
     return is_evaluation_of(job.metrics, inputs)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from knotflow.analysis.evaluation import dtype_of, evaluate, evaluation_inputs, is_evaluation_of
+from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
 from knotflow.analysis.frame_table import (
     FrameTable,
     observe_data,
@@ -28,7 +28,7 @@ from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent
-from knotflow.report.density_plots import Curve
+from knotflow.report.curve_plots import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
 from knotflow.report.verdicts import Verdict
 from knotflow.storage import trajectory
@@ -88,7 +88,7 @@ def write_report(
         folder or model.parent,
     )
     file, written = folder / METRICS, None
-    inputs = evaluation_inputs(model, data, energy, samples=samples, seed=seed, dtype=dtype_of(generator))
+    inputs = evaluation_inputs(model, data, samples=samples, seed=seed, energy=energy)
     if is_evaluation_of(file, inputs):
         metrics, frames = json.loads(file.read_text(encoding="utf-8")), None
         if data is not None:

@@ -1,24 +1,19 @@
-"""Plots of transforms."""
+"""Pictures of monotone maps and their slopes, as in figure 2 of Hong & Chun (2023)."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.extras import optional
-from knotflow.files import write_atomically
+from knotflow.analysis.learned_maps import LearnedMap
+from knotflow.report.figures import COLORS, check_some, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-FORMATS = (".png", ".pdf", ".svg")
-DPI = 150
 
 
 @dataclass(frozen=True)
@@ -42,28 +37,6 @@ class MapPanel:
                 f"panel {self.title!r} needs x of shape (points,), y and slopes of shape (maps, points), got "
                 f"{shapes[0]}, {shapes[1]} and {shapes[2]}; give one row for each map."
             )
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, measured in inches.
-
-    Raises:
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
-    """
-    with optional("pictures", "matplotlib", "plot"):
-        from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", dpi=DPI)
-
-
-def check_some(what: str, items: Sized) -> None:
-    """Refuse to draw nothing.
-
-    Raises:
-        ValueError: if there are no items.
-    """
-    if not len(items):
-        raise ValueError(f"a figure needs at least one {what}, got none; check what was selected for it.")
 
 
 def draw_maps(
@@ -104,20 +77,58 @@ def draw_maps(
     return figure
 
 
+def draw_accumulation(panels: Sequence[MapPanel]) -> Figure:
+    """Draw many maps of [0, 1] over each other (above), and their slopes (below), a column for each panel.
+
+    The lines are thin and translucent: where many maps go, it gets dark.
+
+    Raises:
+        ValueError: if there is no panel.
+        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
+    """
+    most = max((len(panel.y) for panel in panels), default=1)
+    figure = draw_maps(
+        panels,
+        line_width=0.7,
+        alpha=float(np.clip(20 / most, 0.1, 0.8)),
+        color=COLORS[0],
+    )
+    figure.set_size_inches(3.3 * len(panels) + 0.3, 6.5)
+    for axis in figure.axes:
+        axis.set_box_aspect(1)
+        axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    above, below = figure.axes[: len(panels)], figure.axes[len(panels) :]
+    for axis in above:
+        axis.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axis.margins(y=0)
+    for axis in below[1:]:
+        axis.sharey(below[0])
+    below[0].autoscale(axis="y")
+    for axis in below:
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
+    return figure
+
+
+def draw_learned(learned: LearnedMap) -> Figure:
+    """Maps of one coordinate at several frames, and their slopes, as in figure 2 of the paper."""
+    panel = MapPanel(f"{learned.name}, coupling {learned.coupling}", learned.x, learned.y, learned.slopes)
+    figure = draw_maps([panel], line_width=0.7, alpha=0.5, color=COLORS[0])
+    from matplotlib.ticker import LogLocator
+
+    figure.set_size_inches(3.6, 5.0)
+    below = figure.axes[1]
+    low, high = float(learned.slopes.min()), float(learned.slopes.max())
+    # Wide enough, or slopes that are all the same would be a picture of rounding.
+    room = 1.3 if high > 2 * low else 2.0
+    below.set_ylim(low / room, high * room)
+    below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    below.yaxis.set_major_formatter("{x:g}")
+    below.yaxis.set_minor_formatter("")
+    return figure
+
+
 def _broken_at_seam(panel: MapPanel) -> NDArray[np.float64]:
     """Images with a NaN before each fall by half of the domain, which a monotone map has at the seam only."""
     falls = np.diff(panel.y, axis=-1, append=panel.y[:, -1:]) < -0.5 * np.ptp(panel.x)
     return np.where(falls, np.nan, panel.y)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure; an older file of that name stays until the new one is complete.
-
-    Raises:
-        ValueError: if the name does not end in one of `FORMATS`.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"expected a picture name ending in {', '.join(FORMATS)}, got {path.name!r}.")
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower())
-    write_atomically(path, content.getvalue())
