@@ -105,21 +105,12 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
     """Compare two ensembles of the same molecule."""
 
     def z(key: str) -> float:
-        left, right = a.averages[key], b.averages[key]
-        gap, error = left.value - right.value, math.hypot(left.error, right.error)
+        gap = a.averages[key] - b.averages[key]
         # Without error bars there is only equality, as of a basin that neither has seen.
-        return gap / error if error > 0 else math.inf * gap if gap else 0.0
+        return gap.value / gap.error if gap.error > 0 else math.inf * gap.value if gap.value else 0.0
 
     def rms(keys: list[str]) -> float:
         return math.sqrt(sum(z(key) ** 2 for key in keys) / len(keys)) if keys else math.nan
-
-    def filled(prefix: str) -> list[str]:
-        return [
-            key
-            for key in a.counts
-            if key.startswith(prefix)
-            and all(e.counts[key][0] >= FEWEST and e.counts[key][1] >= FEWEST // 10 for e in (a, b))
-        ]
 
     bonds = [key for key in a.averages if key.startswith(("bond", "spread"))]
     return Agreement(
@@ -127,8 +118,18 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
         right_energy=z("right energy"),
         left=z("left") if "left" in a.averages else math.nan,
         bonds=rms(bonds),
-        histogram=rms(filled("bin")),
-        right_histogram=rms(filled("right")),
+        histogram=rms(filled(a, b, "bin")),
+        right_histogram=rms(filled(a, b, "right")),
         n_bonds=len(bonds),
-        n_bins=len(filled("bin")),
+        n_bins=len(filled(a, b, "bin")),
     )
+
+
+def filled(a: Ensemble, b: Ensemble, prefix: str) -> list[str]:
+    """Bins with a prefix that have frames enough in both ensembles for sound error bars."""
+    return [
+        key
+        for key in a.counts
+        if key.startswith(prefix)
+        and all(e.counts[key][0] >= FEWEST and e.counts[key][1] >= FEWEST // 10 for e in (a, b))
+    ]

@@ -277,9 +277,13 @@ def _check_round_trips(
         Check(f"round trip, {str(dtype).removeprefix('torch.')}", worst[dtype].item(), limit, "nm")
         for dtype, limit in ROUND_TRIP_LIMITS.items()
     ]
+    return [*checks, Check("frames of other handedness", mirrored, None, "", chiral_centres(chirality))]
+
+
+def chiral_centres(chirality: Chirality) -> str:
+    """How many a molecule has, in words."""
     centres = len(chirality.centres)
-    note = f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
-    return [*checks, Check("frames of other handedness", mirrored, None, "", note)]
+    return f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
 
 
 def _check_volume(coordinates: InternalCoordinates, x: Tensor) -> Check:

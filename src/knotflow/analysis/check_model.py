@@ -28,7 +28,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.analysis.check import Check, log_determinant
+from knotflow.analysis.check import Check, chiral_centres, log_determinant
 from knotflow.analysis.continuity import largest_jump
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
@@ -392,6 +392,4 @@ def _check_forces(model: BoltzmannGenerator, generator: torch.Generator) -> Chec
 def _check_handedness(model: BoltzmannGenerator, samples: int, generator: torch.Generator) -> Check:
     x = model.sample(samples, generator=generator)
     share = 1 - model.chirality.matches(x).double().mean().item()
-    centres = len(model.chirality.centres)
-    note = f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
-    return Check("samples of other handedness", 100 * share, None, "%", note)
+    return Check("samples of other handedness", 100 * share, None, "%", chiral_centres(model.chirality))

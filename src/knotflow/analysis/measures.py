@@ -326,8 +326,8 @@ def _visits(difference: Estimate) -> str:
 
 def _disagreement(by_samples: free_energy.LogZ, by_both: free_energy.LogZ, block: Rows) -> str:
     """What to say if the two estimates of log Z are too far apart for their error bars."""
-    one, other = by_samples.estimate(), by_both.estimate(block)
-    z = abs(one.value - other.value) / math.hypot(one.error, other.error)
+    gap = by_samples.estimate() - by_both.estimate(block)
+    z = abs(gap.value) / gap.error
     if not z > TOO_FAR:
         return ""
     return (

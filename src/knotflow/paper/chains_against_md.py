@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.agreement import BINS, FEWEST, Agreement, Ensemble, agreement, ensemble
+from knotflow.analysis.agreement import BINS, Agreement, Ensemble, agreement, ensemble, filled
 from knotflow.analysis.chain_summary import Memory, side_with_error, summary_of_chains
 from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
@@ -43,7 +43,7 @@ NORMAL: Final = math.sqrt(2 / math.pi)
 
 @dataclass(frozen=True)
 class Side:
-    """Estimates of one set of samples."""
+    """Averages of one set of samples."""
 
     name: str
     n_frames: int
@@ -156,7 +156,7 @@ class Observed:
 
 
 def read(name: str, path: Path) -> Observed:
-    """Estimates, energies, and torsions of the first residue that has them."""
+    """Averages, energies, and torsions of the first residue that has them."""
     found = read_observables(path, bonds=True)
     angles = next(iter(found.torsions.values()), None)
     difference = None if angles is None else side_with_error(angles[:, 0], found.replica)
@@ -187,12 +187,9 @@ def bin_deviations(a: Ensemble, b: Ensemble) -> Floats:
     if "bin 0,0" not in a.counts:
         return np.zeros(0)
     found = np.full((BINS, BINS), math.nan)
-    for m in range(BINS):
-        for n in range(BINS):
-            key = f"bin {m},{n}"
-            counts = [ensemble.counts[key] for ensemble in (a, b)]
-            if all(frames >= FEWEST and replicas >= FEWEST // 10 for frames, replicas in counts):
-                found[m, n] = _deviation(a.averages[key], b.averages[key])
+    for key in filled(a, b, "bin"):
+        m, n = map(int, key.removeprefix("bin ").split(","))
+        found[m, n] = _deviation(a.averages[key], b.averages[key])
     return found
 
 
@@ -201,11 +198,8 @@ def variation(a: Ensemble, b: Ensemble, prefix: str) -> Variation:
     keys = [key for key in a.counts if key.startswith(prefix)]
     if not keys:
         return Variation(math.nan, math.nan)
-    pairs = [(a.averages[key], b.averages[key]) for key in keys]
-    return Variation(
-        0.5 * sum(abs(one.value - other.value) for one, other in pairs),
-        0.5 * NORMAL * sum(math.hypot(one.error, other.error) for one, other in pairs),
-    )
+    gaps = [a.averages[key] - b.averages[key] for key in keys]
+    return Variation(0.5 * sum(abs(gap.value) for gap in gaps), 0.5 * NORMAL * sum(gap.error for gap in gaps))
 
 
 def _result(chains: ExactRun, comparison: Comparison, memory: dict[str, Memory]) -> Result:
@@ -224,8 +218,8 @@ def _result(chains: ExactRun, comparison: Comparison, memory: dict[str, Memory])
 def _deviation(a: Estimate | None, b: Estimate | None) -> float:
     if a is None or b is None:
         return math.nan
-    error = math.hypot(a.error, b.error)
-    return (a.value - b.value) / error if error > 0 and math.isfinite(a.value - b.value) else math.nan
+    gap = a - b
+    return gap.value / gap.error if gap.error > 0 and math.isfinite(gap.value) else math.nan
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from knotflow.report.figures import FLOW, MD, REWEIGHTED, TRUTH, png
 from knotflow.report.force_plots import draw_forces
 from knotflow.report.histogram_plots import draw_energy_histograms, draw_marginal, energy_span
 from knotflow.report.map_plots import draw_learned
-from knotflow.report.molecule_view import MoleculeView, view_of
+from knotflow.report.molecule_view import MoleculeView, elements_of, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
@@ -204,7 +204,7 @@ def _log_z(report: GeneratorReport) -> float:
 def _marginals(report: GeneratorReport) -> list[Marginal]:
     kept = report.samples.kept
     weight = np.zeros(len(kept)) if report.weight is None else report.weight[kept]
-    elements, kinds = _elements(report.molecule), {2: "bond", 3: "angle", 4: "torsion"}
+    elements, kinds = elements_of(report.molecule), {2: "bond", 3: "angle", 4: "torsion"}
     found = []
     for k, atoms in enumerate(report.coordinates):
         data = None if report.data is None else report.data.coordinates[:, k]
@@ -392,11 +392,6 @@ def _view(report: GeneratorReport) -> MoleculeView | None:
         times = f"{weight[row]:.2g}" if weight[row] >= 0.001 else "below 0.001"
         labels.append(f"Sample {number} of {len(rows)}: {energy}, weight {times} times the mean")
     return view_of(report.molecule, shown.positions[rows], labels)
-
-
-def _elements(molecule: Mapping[str, Any]) -> list[str]:
-    chains = molecule["topology"]["chains"]
-    return [a["element"] for chain in chains for residue in chain["residues"] for a in residue["atoms"]]
 
 
 def _share(share: float) -> str:

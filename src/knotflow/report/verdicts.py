@@ -7,7 +7,7 @@ package, chosen to tell a generator that can be used as it is from one that need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -67,15 +67,18 @@ def judge(
         drift: What `knotflow.dynamics.Drift.plain` gives, if dynamics was run.
     """
     measures, about = metrics.get("measures", {}), metrics.get("about", {})
+    samples = about.get("samples")
+    unusable = sum(_measure(measures, key).value for key in ("wrong_handed", "not_finite"))
     found = [
         _weights(_pareto_k(measures)),
-        _efficiency(_measure(measures, "ess").value, about.get("samples")),
-        _density(measures),
+        _efficiency(_measure(measures, "ess").value, samples),
+        _density(_measure(measures, "forward_kl")),
         _forces(unexplained),
-        _left_out(measures),
-        *_residues(metrics.get("residues", {})),
-        _structures(measures, about.get("samples")),
+        _left_out(*(_measure(measures, key) for key in ("log_z", "log_z_bar"))),
     ]
+    for residue, of_torsions in metrics.get("residues", {}).items():
+        found += [_torsions(residue, of_torsions), _sides(residue, of_torsions)]
+    found.append(_structures(unusable, samples))
     return [*found, _dynamics(drift)] if drift is not None else found
 
 
@@ -86,106 +89,89 @@ def _pareto_k(measures: Mapping[str, Any]) -> float:
 
 
 def _weights(k: float) -> Verdict:
-    rule = f"Pareto k of the weights: good below {PARETO_K[0]}, fair below {PARETO_K[1]}"
-    level = _level(k, *PARETO_K)
-    sentence = {
-        Level.GOOD: f"weights are reliable: Pareto k {k:.2g}",
-        Level.FAIR: f"weights are usable, error bars converge slowly: Pareto k {k:.2g}",
-        Level.POOR: f"weights cannot be trusted, nor what is reweighted: Pareto k {k:.2g}",
-        Level.UNKNOWN: "too few samples, or weights without a tail: Pareto k is not known",
-    }[level]
-    return Verdict("Weights", level, sentence, rule)
+    return _verdict(
+        "Weights",
+        _level(k, *PARETO_K),
+        f"Pareto k of the weights: good below {PARETO_K[0]}, fair below {PARETO_K[1]}",
+        good=f"weights are reliable: Pareto k {k:.2g}",
+        fair=f"weights are usable, error bars converge slowly: Pareto k {k:.2g}",
+        poor=f"weights cannot be trusted, nor what is reweighted: Pareto k {k:.2g}",
+        unknown="too few samples, or weights without a tail: Pareto k is not known",
+    )
 
 
 def _efficiency(share: float, samples: int | None) -> Verdict:
-    rule = f"effective sample size: good above {_percent(EFFECTIVE[0])}, fair above {_percent(EFFECTIVE[1])}"
-    level = _level(-share, -EFFECTIVE[0], -EFFECTIVE[1])
-    if level is Level.UNKNOWN:
-        return Verdict("Efficiency", level, "no sample has a weight", rule)
     worth = f"; {samples:,} samples are worth {_count(share * samples)}" if samples else ""
-    sentence = {
-        Level.GOOD: f"reweighting is efficient: effective sample size {_percent(share)}{worth}",
-        Level.FAIR: f"reweighting takes many samples: effective sample size {_percent(share)}{worth}",
-        Level.POOR: f"reweighting wastes nearly all samples: effective sample size {_percent(share)}{worth}",
-    }[level]
-    return Verdict("Efficiency", level, sentence, rule)
+    number = f"effective sample size {_percent(share)}{worth}"
+    return _verdict(
+        "Efficiency",
+        _level(-share, -EFFECTIVE[0], -EFFECTIVE[1]),
+        f"effective sample size: good above {_percent(EFFECTIVE[0])}, fair above {_percent(EFFECTIVE[1])}",
+        good=f"reweighting is efficient: {number}",
+        fair=f"reweighting takes many samples: {number}",
+        poor=f"reweighting wastes nearly all samples: {number}",
+        unknown="no sample has a weight",
+    )
 
 
-def _density(measures: Mapping[str, Any]) -> Verdict:
-    excess = _measure(measures, "forward_kl")
-    rule = f"NLL of data above the lowest possible: good below {EXCESS[0]:g} nat, fair below {EXCESS[1]:g}"
-    level = _level(excess.value, *EXCESS)
+def _density(excess: Estimate) -> Verdict:
     number = f"the NLL of the data is {excess} nats above the lowest possible"
-    sentence = {
-        Level.GOOD: f"the density fits the Boltzmann distribution: {number}",
-        Level.FAIR: f"the density is close to the Boltzmann distribution: {number}",
-        Level.POOR: f"the density is far from the Boltzmann distribution: {number}",
-        Level.UNKNOWN: "the density was not compared with data",
-    }[level]
-    return Verdict("Density", level, sentence, rule)
+    return _verdict(
+        "Density",
+        _level(excess.value, *EXCESS),
+        f"NLL of data above the lowest possible: good below {EXCESS[0]:g} nat, fair below {EXCESS[1]:g}",
+        good=f"the density fits the Boltzmann distribution: {number}",
+        fair=f"the density is close to the Boltzmann distribution: {number}",
+        poor=f"the density is far from the Boltzmann distribution: {number}",
+        unknown="the density was not compared with data",
+    )
 
 
 def _forces(unexplained: float) -> Verdict:
-    rule = (
+    return _verdict(
+        "Forces",
+        _level(unexplained, *UNEXPLAINED),
         "squared error of the flow's forces on data, as a share of the squared forces: "
-        f"good below {_percent(UNEXPLAINED[0])}, fair below {_percent(UNEXPLAINED[1])}"
+        f"good below {_percent(UNEXPLAINED[0])}, fair below {_percent(UNEXPLAINED[1])}",
+        good=f"forces are learned: {_percent(unexplained)} of them unexplained",
+        fair=f"forces are roughly learned: {_percent(unexplained)} of them unexplained",
+        poor=f"forces are wrong: {_percent(unexplained)} of them unexplained",
+        unknown="forces were not compared with data",
     )
-    level = _level(unexplained, *UNEXPLAINED)
-    sentence = {
-        Level.GOOD: f"forces are learned: {_percent(unexplained)} of them unexplained",
-        Level.FAIR: f"forces are roughly learned: {_percent(unexplained)} of them unexplained",
-        Level.POOR: f"forces are wrong: {_percent(unexplained)} of them unexplained",
-        Level.UNKNOWN: "forces were not compared with data",
-    }[level]
-    return Verdict("Forces", level, sentence, rule)
 
 
-def _left_out(measures: Mapping[str, Any]) -> Verdict:
-    rule = (
-        "log Z from samples alone and from samples and data: good within "
-        f"{APART[0]:g} standard errors, fair within {APART[1]:g}"
-    )
-    gap, spread = _gap(*(_measure(measures, key) for key in ("log_z", "log_z_bar")))
+def _left_out(by_samples: Estimate, by_both: Estimate) -> Verdict:
+    gap, spread = _gap(by_samples, by_both)
     apart = gap / spread if spread > 0 else math.nan
-    level = _level(apart, *APART)
     number = f"two estimates of log Z differ by {gap:.2g}, {apart:.2g} standard errors"
-    sentence = {
-        Level.GOOD: f"samples and data cover the same: {number}",
-        Level.FAIR: f"samples and data may not cover the same: {number}",
-        Level.POOR: f"samples and data do not cover the same: {number}",
-        Level.UNKNOWN: "whether the samples leave something out cannot be told",
-    }[level]
-    return Verdict("Coverage", level, sentence, rule)
-
-
-def _residues(residues: Mapping[str, Mapping[str, Any]]) -> Iterator[Verdict]:
-    for residue, found in residues.items():
-        yield _torsions(residue, found)
-        yield _sides(residue, found)
+    return _verdict(
+        "Coverage",
+        _level(apart, *APART),
+        "log Z from samples alone and from samples and data: good within "
+        f"{APART[0]:g} standard errors, fair within {APART[1]:g}",
+        good=f"samples and data cover the same: {number}",
+        fair=f"samples and data may not cover the same: {number}",
+        poor=f"samples and data do not cover the same: {number}",
+        unknown="whether the samples leave something out cannot be told",
+    )
 
 
 def _torsions(residue: str, found: Mapping[str, Any]) -> Verdict:
-    rule = (
-        "distance W2 of (phi, psi) of samples from data, compared with two halves of the data: good below "
-        f"{TORSIONS[0]:g} times, fair below {TORSIONS[1]:g} times"
-    )
     distance, floor = (_measure(found, key).value for key in ("torus_w2", "torus_w2_data"))
-    level = _level(distance / floor if floor > 0 else math.nan, *TORSIONS)
     number = f"{distance:.2g} rad from the data, halves of which are {floor:.2g} rad apart"
-    sentence = {
-        Level.GOOD: f"torsions of {residue} are as in the data: {number}",
-        Level.FAIR: f"torsions of {residue} differ from the data: {number}",
-        Level.POOR: f"torsions of {residue} are not those of the data: {number}",
-        Level.UNKNOWN: f"torsions of {residue} were not compared with data",
-    }[level]
-    return Verdict(f"Torsions, {residue}", level, sentence, rule)
+    return _verdict(
+        f"Torsions, {residue}",
+        _level(distance / floor if floor > 0 else math.nan, *TORSIONS),
+        "distance W2 of (phi, psi) of samples from data, compared with two halves of the data: good below "
+        f"{TORSIONS[0]:g} times, fair below {TORSIONS[1]:g} times",
+        good=f"torsions of {residue} are as in the data: {number}",
+        fair=f"torsions of {residue} differ from the data: {number}",
+        poor=f"torsions of {residue} are not those of the data: {number}",
+        unknown=f"torsions of {residue} were not compared with data",
+    )
 
 
 def _sides(residue: str, found: Mapping[str, Any]) -> Verdict:
-    rule = (
-        f"F(phi>0) - F(phi<0), reweighted against data: good within {SIDES[0]:g} kT, fair within "
-        f"{SIDES[1]:g} kT or {EXPLAINED:g} standard errors"
-    )
     ours, theirs = (_measure(found, key) for key in ("side_difference_reweighted", "side_difference_data"))
     gap, spread = _gap(ours, theirs)
     level = _level(gap, *SIDES)
@@ -193,13 +179,16 @@ def _sides(residue: str, found: Mapping[str, Any]) -> Verdict:
         level = Level.FAIR
     name = f"the free energy between the sides of phi of {residue}"
     number = f"{ours.value:.2g} kT reweighted, {theirs.value:.2g} kT in the data"
-    sentence = {
-        Level.GOOD: f"{name} is right: {number}",
-        Level.FAIR: f"{name} is about right: {number}",
-        Level.POOR: f"{name} is wrong: {number}",
-        Level.UNKNOWN: f"{name} cannot be compared: {_why(found)}",
-    }[level]
-    return Verdict(f"Free energy, {residue}", level, sentence, rule)
+    return _verdict(
+        f"Free energy, {residue}",
+        level,
+        f"F(phi>0) - F(phi<0), reweighted against data: good within {SIDES[0]:g} kT, fair within "
+        f"{SIDES[1]:g} kT or {EXPLAINED:g} standard errors",
+        good=f"{name} is right: {number}",
+        fair=f"{name} is about right: {number}",
+        poor=f"{name} is wrong: {number}",
+        unknown=f"{name} cannot be compared: {_why(found)}",
+    )
 
 
 def _why(found: Mapping[str, Any]) -> str:
@@ -211,20 +200,18 @@ def _why(found: Mapping[str, Any]) -> str:
     return "there are no data"
 
 
-def _structures(measures: Mapping[str, Any], samples: int | None) -> Verdict:
-    rule = (
+def _structures(bad: float, samples: int | None) -> Verdict:
+    of_all = f"{bad:,.0f} of {samples or 0:,}"
+    return _verdict(
+        "Structures",
+        _level(bad / samples if samples else math.nan, *MIRRORED),
         "samples with the wrong handedness or that are not finite: good below "
-        f"{_percent(MIRRORED[0])}, fair below {_percent(MIRRORED[1])}"
+        f"{_percent(MIRRORED[0])}, fair below {_percent(MIRRORED[1])}",
+        good=f"structures are sound: {of_all} unusable",
+        fair=f"some structures are unusable: {of_all}",
+        poor=f"many structures are unusable: {of_all}",
+        unknown="structures of samples were not looked at",
     )
-    bad = _measure(measures, "wrong_handed").value + _measure(measures, "not_finite").value
-    level = _level(bad / samples if samples else math.nan, *MIRRORED)
-    sentence = {
-        Level.UNKNOWN: "structures of samples were not looked at",
-        Level.GOOD: f"structures are sound: {bad:,.0f} of {samples or 0:,} unusable",
-        Level.FAIR: f"some structures are unusable: {bad:,.0f} of {samples or 0:,}",
-        Level.POOR: f"many structures are unusable: {bad:,.0f} of {samples or 0:,}",
-    }[level]
-    return Verdict("Structures", level, sentence, rule)
 
 
 def _dynamics(drift: Mapping[str, Any]) -> Verdict:
@@ -241,6 +228,11 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
     kept = "conserves energy" if good else "stays whole, but the energy drifts"
     sentence = f"dynamics {kept}: {slope:.1e} kT/ps per degree of freedom, {replicas} replicas"
     return Verdict("Dynamics", Level.GOOD if good else Level.FAIR, sentence, rule)
+
+
+def _verdict(subject: str, level: Level, rule: str, **sentences: str) -> Verdict:
+    """The sentence of this level: ``good``, ``fair``, ``poor`` or ``unknown``."""
+    return Verdict(subject, level, sentences[level.name.lower()], rule)
 
 
 def _level(value: float, good: float, fair: float) -> Level:

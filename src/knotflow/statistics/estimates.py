@@ -46,6 +46,10 @@ class Estimate:
     def __mul__(self, factor: float) -> Estimate:
         return Estimate(self.value * factor, self.error * abs(factor))
 
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of independent numbers."""
+        return Estimate(self.value - other.value, math.hypot(self.error, other.error))
+
     def __str__(self) -> str:
         """Two digits of the error, or four of a value without one; a dash for NaN."""
         value, error = self.value, self.error
