@@ -17,7 +17,7 @@ from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
 from knotflow.energies import TorchForceField
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.storage import trajectory
 from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
 from tests.analysis.generators import ala2_data, chain, chain_data
@@ -73,7 +73,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
     found = Record.load("out/record.npz")
     np.testing.assert_array_equal(found.potential, expected.potential)
     np.testing.assert_array_equal(found.positions, expected.positions)
-    assert found.about["model"] == fingerprint(model)
+    assert found.about["model"] == file_fingerprint(model)
     read = mdtraj.load("new/t.xtc", top=chain().topology)
     assert read.xyz == pytest.approx(found.positions.swapaxes(0, 1).reshape(-1, 4, 3), abs=1e-3)
 

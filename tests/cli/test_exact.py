@@ -18,7 +18,7 @@ from knotflow.cli import exact as command
 from knotflow.dynamics import chain_run as engine
 from knotflow.dynamics.chains import Moves
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from tests.analysis.generators import ala2_data, ala2_generator, chain, grids, widths
 from tests.dynamics.test_chain_run import assert_equal
@@ -124,7 +124,7 @@ def test_torsions_and_warnings(run, tmp_path: Path) -> None:
 def test_warnings_say_what_is_wrong_and_nothing_else() -> None:
     def said(flow: Moves, hmc: Moves, rows: int = 100, chains: int = 10) -> list[str]:
         memory = {"energy": Memory(4.0, 250.0), "phi ALA2": Memory(5.1, 200.0)}
-        found = ChainSummary(chains, rows, Average(0.0, 1.0), {"ALA2": Average(1.0, 0.1)}, memory)
+        found = ChainSummary(chains, rows, Estimate(0.0, 1.0), {"ALA2": Estimate(1.0, 0.1)}, memory)
         return list(command.warnings({"flow": flow, "hmc": hmc}, found))
 
     good, none = Moves(1000, 800), Moves(0, 0)

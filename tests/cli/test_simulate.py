@@ -31,8 +31,8 @@ def test_frames_of_ala2(tmp_path: Path) -> None:
     found = json.loads(again.stdout)
     assert (found["file"], found["frames"], found["replicas"]) == ("new/a.h5", 4, 2)
     kT = trajectory.open_info(tmp_path / "new/a.h5").system.kT
-    assert found["energy"]["mean"] == pytest.approx(frames.energies.mean() / kT, rel=1e-6)
-    assert f"{found['energy']['mean']:.1f}" in done.stdout and found["exchange_rates"] == []
+    assert found["energy"]["value"] == pytest.approx(frames.energies.mean() / kT, rel=1e-6)
+    assert f"{found['energy']['value']:.1f}" in done.stdout and found["exchange_rates"] == []
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.state", "a.h5.toml"]
 
 

@@ -84,7 +84,7 @@ def test_two_states_have_the_known_transitions_and_autocorrelation_time() -> Non
     memory = 1 - to_right - to_left
     assert chains.autocorrelation_time(right) == pytest.approx((1 + memory) / (1 - memory), rel=0.03)
     average = chains.average(right)
-    assert average.mean == pytest.approx((1 - a) / 2, abs=4 * average.error)
+    assert average.value == pytest.approx((1 - a) / 2, abs=4 * average.error)
     # The error bar from chains is that of the autocorrelation time.
     expected = math.sqrt((1 - a) * (1 + a) / 4 / chains.effective_samples(right))
     assert average.error == pytest.approx(expected, rel=0.12)
@@ -111,7 +111,7 @@ def test_moments_of_a_normal_do_not_depend_on_the_flow(size: float) -> None:
     ]:
         average = chains.average(values.numpy())
         assert average.error < 0.02
-        assert average.mean == pytest.approx(exact, abs=4 * average.error)
+        assert average.value == pytest.approx(exact, abs=4 * average.error)
 
 
 def test_mean_energy_of_rings_is_that_of_a_quadrature() -> None:
@@ -125,7 +125,7 @@ def test_mean_energy_of_rings_is_that_of_a_quadrature() -> None:
     u = energy.energy(torch.cartesian_prod(middle, middle))
     exact = float((u * torch.softmax(-u, 0)).sum())
     average = chains.average(chains.energy.numpy())
-    assert average.mean == pytest.approx(exact, abs=4 * average.error)
+    assert average.value == pytest.approx(exact, abs=4 * average.error)
     assert chains.moves["flow"].tried == 400 * 50 * 4 and chains.moves["hmc"].tried == 0
     assert math.isnan(chains.moves["hmc"].acceptance)
 
@@ -255,7 +255,7 @@ def test_another_temperature_is_that_of_the_energy() -> None:
     chains = sampler.run(sampler.run(sampler.start(500), 20).state, 20)
     average = chains.average(chains.energy.numpy())
     # Five harmonic coordinates at kT/2 each, but for their volume; exactly, by quadrature:
-    assert average.mean == pytest.approx(_mean_energy(600.0), abs=4 * average.error)
+    assert average.value == pytest.approx(_mean_energy(600.0), abs=4 * average.error)
     assert average.error < 0.06
 
 

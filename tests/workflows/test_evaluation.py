@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.energies import TorchForceField
 from knotflow.inputs import same
-from knotflow.workflows.evaluation import evaluate, evaluation_inputs, noted_evaluation
+from knotflow.workflows.evaluation import evaluate
 from tests.analysis.generators import chain, chain_data, chain_generator
 
 
@@ -18,15 +19,16 @@ def test_an_evaluation_is_known_by_its_inputs(tmp_path: Path) -> None:
     energy = TorchForceField(chain(), compiled=False)
     found = evaluate(model, data, out, samples=40, seed=1, energy=energy, more={"besides": 1})
     assert found.about["data"]["frames"] == 20 and json.loads(out.read_text())["besides"] == 1
-    assert same(noted_evaluation(out), evaluation_inputs(model, data, samples=40, seed=1))
+    options = {"samples": 40, "seed": 1, "energy": energy}
+    assert same(noted_evaluation(out), evaluation_inputs(model, data, **options))
     for other in ({"seed": 2}, {"samples": 41}, {"all_frames": True}, {"float64": True}):
-        wanted = evaluation_inputs(model, data, **{"samples": 40, "seed": 1, **other})
+        wanted = evaluation_inputs(model, data, **{**options, **other})
         assert not same(noted_evaluation(out), wanted)
     everything = evaluate(
         model, data, out, samples=40, seed=1, all_frames=True, float64=True, energy=energy
     ).about
     assert (everything["data"]["frames"], everything["dtype"]) == (60, "float64")
-    wanted = evaluation_inputs(model, data, samples=40, seed=1, all_frames=True, float64=True)
+    wanted = evaluation_inputs(model, data, **options, all_frames=True, float64=True)
     assert same(noted_evaluation(out), wanted)
     out.write_text("{}")
     assert noted_evaluation(out) is None

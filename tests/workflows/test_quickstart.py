@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from knotflow.analysis.chain_summary import side_with_error
-from knotflow.simulation.summary import Average, over_replicas
+from knotflow.statistics.estimates import Estimate, over_replicas
 from knotflow.workflows.quickstart import NOTE, SCALES, Quickstart, smoke
 from knotflow.workflows.quickstart_summary import Facts, lines, side_difference
 
@@ -16,7 +16,7 @@ def measure(value: float | None, error: float | None = 0.0, note: str = "") -> d
     return {"value": value, "error": error, "note": note}
 
 
-def found(reweighted: dict, simulated: Average, *, ess: float = 0.3125, k: float = 0.4) -> Facts:
+def found(reweighted: dict, simulated: Estimate, *, ess: float = 0.3125, k: float = 0.4) -> Facts:
     """Results as files have them."""
     metrics = {
         "about": {
@@ -60,7 +60,7 @@ def test_the_full_scale_has_tasks_of_one_size_and_enough_replicas_to_hold_some_b
 
 
 def test_five_lines_tell_the_numbers() -> None:
-    said = lines(job(), found(measure(3.91, 0.21), Average(4.1, 0.3)))
+    said = lines(job(), found(measure(3.91, 0.21), Estimate(4.1, 0.3)))
     assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
     assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
     assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
@@ -73,7 +73,7 @@ def test_five_lines_tell_the_numbers() -> None:
 
 
 def test_bad_news_is_told() -> None:
-    far = lines(job(), found(measure(2.0, 0.1), Average(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
+    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
     assert "wastes nearly all samples" in far
     assert "weights cannot be trusted" in far
     assert "more apart than error bars explain" in far
@@ -82,9 +82,9 @@ def test_bad_news_is_told() -> None:
 @pytest.mark.parametrize(
     ("reweighted", "simulated", "sentence"),
     [
-        (measure(3.0), Average(np.inf, np.nan), "is not known, as the simulation never changed sides."),
-        (measure(None, None), Average(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
-        (measure(3.5, None), Average(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
+        (measure(3.0), Estimate(np.inf, np.nan), "is not known, as the simulation never changed sides."),
+        (measure(None, None), Estimate(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
+        (measure(3.5, None), Estimate(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
     ],
 )
 def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
@@ -100,13 +100,13 @@ def test_side_difference_is_that_of_the_angles() -> None:
     phi = np.where(random.random(8000) < share, 1.0, -1.0)
     ours = side_difference(over_replicas((phi > 0).astype(float), replica))
     theirs = side_with_error(phi, replica)
-    assert ours.mean == pytest.approx(theirs.mean)
+    assert ours.value == pytest.approx(theirs.value)
     assert ours.error == pytest.approx(theirs.error, rel=0.3)  # that of a bootstrap
 
 
 @pytest.mark.parametrize(("share", "difference"), [(0.0, np.inf), (1.0, -np.inf)])
 def test_side_difference_of_one_side_is_infinite(share: float, difference: float) -> None:
-    assert side_difference(Average(share, 0.0)).mean == difference
+    assert side_difference(Estimate(share, 0.0)).value == difference
 
 
 def test_a_page_is_written_anew_when_what_it_shows_has_changed(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def run_protocol(
         output: Where to show progress.
     """
     from knotflow.report.dynamics_plots import EnergyPanel, draw_energies
-    from knotflow.report.plots import new_figure, save
+    from knotflow.report.figures import new_figure, save
     from knotflow.workflows.dynamics import DynamicsRun
 
     new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
@@ -205,7 +205,8 @@ def read_drift(folder: Path) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> Table:
     """The drift score, as a file ``drift.json`` has it."""
-    from knotflow.report.dynamics_plots import number, reasons
+    from knotflow.report.dynamics_plots import reasons
+    from knotflow.statistics.estimates import Estimate
 
     about = found["about"]
     config = about["config"]
@@ -225,8 +226,8 @@ def table(found: Mapping[str, Any]) -> Table:
         ("deviation", "its standard deviation", "kT"),
         ("temperature", "temperature of the motion", "K"),
     ):
-        result.add_row(text, number(found[name], found[f"{name}_error"]), unit)
-    result.add_row("time of a step", number(found["milliseconds_per_step"]), "ms")
+        result.add_row(text, str(Estimate.read(found, name, f"{name}_error")), unit)
+    result.add_row("time of a step", str(Estimate.read(found, "milliseconds_per_step")), "ms")
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,7 @@ from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
 
 if TYPE_CHECKING:
-    from knotflow.analysis import Evaluation, Measure
+    from knotflow.analysis import Evaluation
 
 
 def evaluate(
@@ -123,7 +122,7 @@ def table(evaluation: Evaluation) -> Group:
     )  # fmt: skip
     align_right(main, slice(1, 2))
     for measure in evaluation.measures.values():
-        main.add_row(escape(measure.text), _number(measure), escape(measure.unit))
+        main.add_row(escape(measure.text), str(measure), escape(measure.unit))
     parts = [main]
     if evaluation.residues:
         parts.append(_torsion_table(evaluation))
@@ -142,7 +141,7 @@ def _torsion_table(evaluation: Evaluation) -> Table:
         torsions.add_row(f"[bold]{escape(residue)}[/]")
         for key in [key for key in found if f"{key}_data" in found]:
             row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
-            torsions.add_row(escape(row[0].text), *map(_number, row), row[0].unit)
+            torsions.add_row(escape(row[0].text), *map(str, row), row[0].unit)
     return torsions
 
 
@@ -150,19 +149,6 @@ def _unit_of(data: dict[str, int]) -> str:
     if data["blocks"] == data["replicas"]:
         return "replicas"
     return "pieces of its replica" if data["replicas"] == 1 else f"pieces of its {data['replicas']} replicas"
-
-
-def _number(measure: Measure) -> str:
-    """Value and error with as many digits as the error allows; a dash for what is unknown."""
-    value, error = measure.value, measure.error
-    if math.isnan(value):
-        return "-"
-    if not math.isfinite(value + error):
-        return f"{value:,.0f}" if value % 1 == 0 else f"{value:.3g}"
-    if abs(value) >= 1e6 or error >= 1e5:
-        return f"{value:.3g} ± {error:.1g}"
-    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 3
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:

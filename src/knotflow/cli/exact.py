@@ -220,8 +220,8 @@ def warnings(moves: dict[str, Moves], found: ChainSummary) -> Iterator[str]:
             "too small: raise -n, or use fewer --chains or a larger --every in a new file."
         )
     for residue, difference in found.sides.items():
-        if math.isinf(difference.mean):
-            yield f"{residue}: phi {'>' if difference.mean > 0 else '<'} 0 is never visited."
+        if math.isinf(difference.value):
+            yield f"{residue}: phi {'>' if difference.value > 0 else '<'} 0 is never visited."
     if found.n_chains == 1:
         yield "A single chain has no error bars: use several --chains."
 

@@ -161,12 +161,13 @@ def _announce(output: Output, simulation: Simulation) -> None:
 
 
 def _report(output: Output, simulation: Simulation) -> None:
-    from knotflow.simulation.summary import Average, summarise
+    from knotflow.simulation.summary import summarise
+    from knotflow.statistics.estimates import mean
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
     table = Table("measure", "value", title=f"{summary.n_frames:,} frames of {plan.replicas} replicas")
     table.add_row("mean energy, kT", str(summary.energy))
-    motion = Average.of(state.temperatures / state.frames)
+    motion = mean(state.temperatures / state.frames)
     table.add_row("temperature of the motion, K", str(motion))
     for residue, fraction in summary.left_handed.items():
         table.add_row(f"fraction with phi > 0, {residue}", str(fraction))

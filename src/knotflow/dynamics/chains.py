@@ -15,8 +15,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.files import write_atomically
-from knotflow.simulation.summary import Average
 from knotflow.statistics.autocorrelation import autocorrelation_time
+from knotflow.statistics.estimates import Estimate, mean
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Chains:
     state: ChainState
     """Where the chains are now, to go on."""
 
-    def average(self, values: ArrayLike) -> Average:
+    def average(self, values: ArrayLike) -> Estimate:
         """Mean of an observable, values (rows, chains), and its standard error.
 
         Chains are independent of each other, so the error comes from the spread of their means; it is NaN
         for a single chain.
         """
         table = self._table(values)
-        return Average.of(table.mean(0))
+        return mean(table.mean(0))
 
     def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
         """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.

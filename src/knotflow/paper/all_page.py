@@ -8,14 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.dynamics.score import summary
 from knotflow.files import json_bytes, write_atomically
 from knotflow.paper import figure4, table1, table1_report, table2, toy2d
 from knotflow.paper.all_results import SHOWN, Found
+from knotflow.paper.molecule_figures import frame_errors, shifted_flow_energy
 from knotflow.paper.numbers import number
-from knotflow.report import generator_plots as plots
-from knotflow.report.force_columns import ForceColumn, draw_force_columns
+from knotflow.report.figures import FLOW, TRUTH, png
+from knotflow.report.force_plots import ForceColumn, draw_force_columns, draw_forces
+from knotflow.report.histogram_plots import draw_energy_histograms, energy_span
 from knotflow.report.page import Cell, Download, Page, Picture, Section, Table, render_page
+from knotflow.report.torsion_plots import draw_ramachandran
 from knotflow.storage import trajectory
 from knotflow.version import __version__
 
@@ -143,9 +147,9 @@ def numbers(found: Found) -> dict[str, Any]:
         "table1": table1_report.table(found.table1),
         "force_errors": {
             row: {
-                "data": looks.data.force_error,
-                "data_median": looks.data.median_force_error,
-                "samples_median": looks.samples.median_force_error,
+                "data": float(np.mean(frame_errors(looks.data))),
+                "data_median": float(np.median(frame_errors(looks.data))),
+                "samples_median": float(np.median(frame_errors(looks.samples))),
             }
             for row, looks in found.looks.items()
         },
@@ -252,24 +256,21 @@ def _forces(found: Found) -> Section:
     columns = [
         ForceColumn(
             title,
-            {
-                text: (getattr(looks, side).true_force, getattr(looks, side).flow_force)
-                for side, text in SIDES.items()
-            },
+            {text: getattr(looks, side).forces for side, text in SIDES.items()},
         )
         for title, (_, looks) in shown.items()
     ]
     pictures = [
-        Picture(plots.png(figure), f"Forces of {column.title} over true ones, on test frames and samples")
+        Picture(png(figure), f"Forces of {column.title} over true ones, on test frames and samples")
         for column, figure in zip(columns, draw_force_columns(columns), strict=True)
     ]
     rows = [
         [
             title,
             number(*table1_report.PAPER[row]["fme"]),
-            number(looks.data.force_error / 1e4),
-            number(looks.data.median_force_error / 1e4),
-            number(looks.samples.median_force_error / 1e4),
+            number(float(np.mean(frame_errors(looks.data))) / 1e4),
+            number(float(np.median(frame_errors(looks.data))) / 1e4),
+            number(float(np.median(frame_errors(looks.samples))) / 1e4),
         ]
         for title, (row, looks) in shown.items()
     ]
@@ -277,7 +278,7 @@ def _forces(found: Found) -> Section:
     notes = (
         "FME / 10⁴ in (kT/nm)²: of the frames and samples that the pictures show; the paper's is that of its "
         "Table 1. Medians are over frames: the mean over samples is that of the worst clash.",
-        f"Pictures: forces on {len(some.data.true_force):,} test frames and {len(some.samples.true_force):,} "
+        f"Pictures: forces on {len(some.data.forces[0]):,} test frames and {len(some.samples.forces[0]):,} "
         "samples; darker is more often. The dashed line is where both forces are equal.",
     )
     names = ("model", "test frames, paper", "test frames, here", "median, test frames", "median, samples")
@@ -345,16 +346,20 @@ def _looks(found: Found, figure: int) -> Section:
     if looks is None:
         return Section(heading, ["There is no model of this row: its training diverged."])
     pictures = []
-    span = plots.energy_span(looks.data.energy, looks.samples.energy)
+    span = energy_span(looks.data.energy, looks.samples.energy)
     for side, text in SIDES.items():
-        look = getattr(looks, side)
-        energies: Any = {plots.TRUTH: (look.energy, None), plots.FLOW: (look.shifted, None)}
+        look: FrameTable = getattr(looks, side)
+        energies: Any = {TRUTH: (look.energy, None), FLOW: (shifted_flow_energy(look), None)}
+        torsions = next(iter(look.torsions.values()))
         for drawn, alt in (
-            (plots.draw_ramachandran(f"{text}: torsions", look.torsions), "How often torsions phi, psi are"),
-            (plots.draw_forces(f"{text}: forces", look.true_force, look.flow_force), "Forces over true ones"),
-            (plots.draw_energies(f"{text}: energies", energies, "energy, kT", span), "Energies, histograms"),
+            (draw_ramachandran(f"{text}: torsions", torsions), "How often torsions phi, psi are"),
+            (draw_forces(f"{text}: forces", *look.forces), "Forces over true ones"),
+            (
+                draw_energy_histograms(f"{text}: energies", energies, "energy, kT", span),
+                "Energies, histograms",
+            ),
         ):
-            pictures.append(Picture(plots.png(drawn), f"{alt}, {title}, {text}"))
+            pictures.append(Picture(png(drawn), f"{alt}, {title}, {text}"))
     medians = [
         f"{np.nanmedian(look.energy):,.1f} kT on {len(look.energy):,} {text}"
         for look, text in zip((looks.data, looks.samples), SIDES.values(), strict=True)

@@ -9,8 +9,7 @@ from typing import Final
 
 from knotflow.flows.io import notes
 from knotflow.paper import figure4 as dynamics
-from knotflow.paper import molecule_figures as looks
-from knotflow.paper import table1, table2, toy2d
+from knotflow.paper import molecule_figures, table1, table2, toy2d
 from knotflow.progress import Progress, silent, titled
 from knotflow.workflows.steps import Say
 from knotflow.workflows.training import described, noted_training
@@ -91,7 +90,7 @@ class Found:
     data: Path
     rings: list[toy2d.Result]
     table1: list[table1.Result]
-    looks: dict[str, looks.Looks]
+    looks: dict[str, molecule_figures.ShownFrames]
     """By row of Table 1."""
     dynamics: list[dynamics.Result]
     table2: list[table2.Runtime]
@@ -133,7 +132,7 @@ def run(job: Job, listener: Listener | None = None) -> Found:
     begin()
     shown = _models(job.folder("table1"), data)
     pictures = {
-        row: looks.run(
+        row: molecule_figures.run(
             model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
             progress=titled(table1.ROWS[row].title, to.progress),
         )

@@ -12,7 +12,7 @@ from knotflow.files import write_json
 from knotflow.molecules.system import ala2
 from knotflow.progress import Progress, silent, titled
 from knotflow.simulation.run import Simulation, SimulationPlan
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate, mean
 
 SCALES: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "smoke": {
@@ -50,11 +50,11 @@ class Run:
     name: str
     n_frames: int
     n_replicas: int
-    energy: Average
+    energy: Estimate
     """In kT."""
-    temperature: Average | None
+    temperature: Estimate | None
     """Of the motion, in K; not known of imported data."""
-    left: Average
+    left: Estimate
     """Fraction with phi > 0."""
     exchange_rates: tuple[float, ...] = ()
     round_trips: int = 0
@@ -102,7 +102,7 @@ def _describe(name: str, ensemble: Ensemble, simulation: Simulation | None = Non
     temperature, rates, trips = None, (), 0
     if simulation is not None:
         state = simulation.state
-        temperature = Average.of(state.temperatures / state.frames)
+        temperature = mean(state.temperatures / state.frames)
         rates = tuple((state.accepted / state.tried).tolist())
         trips = state.round_trips
     return Run(

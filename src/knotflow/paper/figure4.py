@@ -16,10 +16,11 @@ from knotflow.molecules import ala2
 from knotflow.paper import table1
 from knotflow.paper.table1 import ROWS, Task
 from knotflow.progress import Progress, silent, titled
-from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, number, reasons
+from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
+from knotflow.report.figures import save
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
-from knotflow.report.plots import save
 from knotflow.simulation.run import Simulation, SimulationPlan
+from knotflow.statistics.estimates import Estimate
 from knotflow.training.molecules import train_generator
 from knotflow.workflows.dynamics import Compile, DynamicsRun
 from knotflow.workflows.steps import Say
@@ -209,10 +210,10 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
             result.entry.title,
             f"{result.drift.broken} of {len(result.drift.reasons)}",
             reasons(result.drift.plain()["reasons"]),
-            number(*result.drift.mean(result.drift.slope)),
-            number(*result.drift.mean(result.drift.deviation)),
-            number(*result.drift.mean(result.drift.temperature)),
-            number(result.record.milliseconds_per_step),
+            str(result.drift.mean(result.drift.slope)),
+            str(result.drift.mean(result.drift.deviation)),
+            str(result.drift.mean(result.drift.temperature)),
+            str(Estimate(result.record.milliseconds_per_step)),
             result.entry.claim or "–",
         ]
         for result in results

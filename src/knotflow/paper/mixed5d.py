@@ -13,6 +13,7 @@ from knotflow.files import write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
 from knotflow.progress import Progress, silent
+from knotflow.statistics.weights import effective_share
 from knotflow.training import Batch, TrainingConfig, fit
 
 SCALES = {"smoke": (2_000, 40, 100), "small": (100_000, 3000, 500)}
@@ -67,12 +68,12 @@ def evaluate(flow: Flow, target: Mixed, n: int, seconds: float) -> Result:
     true, model = target.force(x), flow.score(x)
     square = (model - true).square().mean(0)
     drawn, log_q = flow.sample_and_log_prob(n, generator=torch.Generator().manual_seed(54321))
-    weights = torch.softmax(-target.energy(drawn) - log_q, 0)
+    log_w = (-target.energy(drawn) - log_q).double().numpy()
     return Result(
         kl=float(gap.mean()),
         kl_error=float(gap.std() / math.sqrt(n)),
         score_error=float((square.sum() / true.square().mean(0).sum()).sqrt()),
         score_errors=tuple((square / true.square().mean(0)).sqrt().tolist()),
-        ess=float(1 / weights.square().sum() / n),
+        ess=effective_share(log_w),
         training_seconds=seconds,
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from knotflow.analysis.evaluation import evaluation_inputs, is_evaluation_of, noted_evaluation
 from knotflow.energies import force_field
 from knotflow.errors import TrainingError
 from knotflow.files import read_json, write_json
@@ -20,9 +21,10 @@ from knotflow.inputs import refuse_others, same
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
 from knotflow.storage import trajectory
+from knotflow.storage.split import Split
 from knotflow.training.checkpoint import read_checkpoint
-from knotflow.training.molecules import MoleculeTraining, Split, train_generator
-from knotflow.workflows.evaluation import evaluate, evaluation_inputs, noted_evaluation
+from knotflow.training.molecules import MoleculeTraining, train_generator
+from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.steps import Say
 from knotflow.workflows.training import noted_training, training_inputs
 
@@ -259,10 +261,10 @@ def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, progres
 
 def _is_evaluated(run: Path, data: Path, scale: Scale) -> bool:
     """Whether a run has the evaluation that `_do` would give it."""
-    found = noted_evaluation(run / METRICS) if (run / MODEL).exists() else None
-    if found is None:
+    if not ((run / MODEL).exists() and (run / METRICS).exists()):
         return False
-    return same(found, evaluation_inputs(run / MODEL, data, samples=scale.samples, seed=SEED))
+    inputs = evaluation_inputs(run / MODEL, data, samples=scale.samples, seed=SEED)
+    return is_evaluation_of(run / METRICS, inputs)
 
 
 def _is_comparable(found: dict[str, Any] | None, scale: Scale) -> bool:

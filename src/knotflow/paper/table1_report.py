@@ -13,7 +13,7 @@ import numpy as np
 from knotflow.files import write_atomically, write_json
 from knotflow.paper.numbers import number, spread
 from knotflow.paper.table1 import MEASURES, ROWS, Result
-from knotflow.report.plots import save
+from knotflow.report.figures import save
 from knotflow.report.seed_plots import SeedGroup, draw_seeds
 
 PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {

@@ -24,16 +24,11 @@ from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, fingerprint, same
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
-from knotflow.report.density_plots import (
-    AccumulationPanel,
-    Curve,
-    FieldPanel,
-    draw_accumulation,
-    draw_curves,
-    draw_fields,
-)
+from knotflow.report.curve_plots import Curve, draw_curves
+from knotflow.report.field_plots import FieldPanel, draw_fields
+from knotflow.report.figures import save
+from knotflow.report.map_plots import MapPanel, draw_accumulation
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
-from knotflow.report.plots import save
 from knotflow.training import Batch, TrainingConfig, fit
 from knotflow.version import __version__
 from knotflow.workflows.steps import Say
@@ -421,7 +416,7 @@ def draw_domain(folder: Path, results: Sequence[Result], domain: str, grid: int)
 def draw_learned_maps(folder: Path, results: Sequence[Result]) -> Picture | None:
     """Figure 2, saved in the folder; None if there is no B-spline among the results."""
     panels = [
-        AccumulationPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
+        MapPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
         for domain in DOMAINS
         if any((r.model, r.domain) == ("bspline", domain) for r in results)
     ]

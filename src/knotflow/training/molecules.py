@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -24,13 +23,12 @@ from knotflow.geometry import InternalCoordinates
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.split import Split
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share
 from knotflow.training.run import fit
 
-BLOCKS = 10
-"""One part in so many is held back for validation."""
 FORCE_SHARE = 0.1
 """Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
 OWN_SHARE = 0.5
@@ -39,10 +37,6 @@ MARGINALS = 300
 """Steps, at most as many as follow, in which maps learn the densities of single coordinates first."""
 MONITORED = 1000
 """Samples of which the effective sample size is shown in training."""
-
-
-Rows = Annotated[tuple[int, int], Field(strict=False)]
-"""First row, and the row after the last."""
 
 
 class MoleculeTraining(Config):
@@ -72,40 +66,6 @@ class MoleculeTraining(Config):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = False
     """Make one graph of the loss, for GPUs: see `TrainingConfig`."""
-
-
-class Split(Config):
-    """Which rows of a trajectory are held back."""
-
-    file: str
-    frames: int
-    kind: Literal["replica", "time"]
-    validation: Annotated[tuple[Rows, ...], Field(strict=False)]
-    """Stretches of rows."""
-
-    @classmethod
-    def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
-        """Every tenth replica or, if there are fewer than ten, every tenth part of the time of each."""
-        numbers, place = np.unique(replica, return_inverse=True)
-        if len(numbers) >= BLOCKS:
-            kind: Literal["replica", "time"] = "replica"
-            mask = place % BLOCKS == BLOCKS - 1
-        else:
-            kind, mask = "time", np.zeros(len(replica), dtype=bool)
-            for number in range(len(numbers)):
-                rows = np.flatnonzero(place == number)
-                parts = np.array_split(rows, 2 * BLOCKS)
-                mask[np.concatenate(parts[BLOCKS - 1 :: BLOCKS])] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-        ranges = tuple((int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
-        return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
-
-    def mask(self) -> NDArray[np.bool_]:
-        """True for rows that are held back."""
-        mask = np.zeros(self.frames, dtype=bool)
-        for first, last in self.validation:
-            mask[first:last] = True
-        return mask
 
 
 class MolecularData(NamedTuple):
@@ -320,8 +280,6 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
             q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)
             x, ladj = generator.coordinates.inverse(q)
             u, _ = energy.energy_and_force(x)
-            log_weight = (ladj - u - log_prob).double()
-            log_weight = torch.where(log_weight.isfinite(), log_weight, -math.inf)
-        return {"ess": effective_share(torch.exp(log_weight - log_weight.max()))}
+        return {"ess": effective_share(ladj - u - log_prob)}
 
     return monitor

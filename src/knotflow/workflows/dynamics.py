@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.frame_table import check_same_molecule, held_out
+from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record
 from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_in, run_inputs
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
@@ -23,6 +23,7 @@ from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import read_frames
+from knotflow.storage.split import held_out
 
 Compile = Literal["auto", "on", "off"]
 

@@ -1,4 +1,4 @@
-"""Evaluate a model file on data, and know an evaluation by what it was made of."""
+"""Evaluate a model file on data."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Any
 
 from knotflow.analysis import Evaluation
 from knotflow.analysis import evaluate as measure
-from knotflow.analysis.frame_table import held_out, like
 from knotflow.energies import MolecularEnergy, force_field
-from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.storage import trajectory
-from knotflow.version import __version__
 
 
 def evaluate(
     model: str | Path,
-    data: str | Path,
+    data: str | Path | None = None,
     out: str | Path | None = None,
     *,
     samples: int = 10_000,
@@ -40,7 +35,7 @@ def evaluate(
     Args:
         model: The model file.
         data: A trajectory of the same molecule. If the model was trained on it, only frames that were held
-            back are used.
+            back are used. Without data, the measures are those that samples alone can tell.
         out: A file for all numbers, such as ``metrics.json``; None: they are not written.
         samples: How many samples to draw.
         seed: Of samples and error bars.
@@ -67,37 +62,3 @@ def evaluate(
     if out is not None:
         found.write(Path(out), Path(model), **(more or {}))
     return found
-
-
-def evaluation_inputs(
-    model: Path,
-    data: Path,
-    *,
-    samples: int = 10_000,
-    seed: int = 0,
-    all_frames: bool = False,
-    float64: bool = False,
-) -> dict[str, Any]:
-    """All that an evaluation depends on, as `noted_evaluation` reads it; for the arguments see `evaluate`."""
-    frames = trajectory.open_info(data).n_frames
-    held = None if all_frames else held_out(notes(model).get("split"), data, frames)
-    dtype = str(like(BoltzmannGenerator.load(model)).dtype).removeprefix("torch.")
-    rows = "all" if held is None else "validation"
-    return {
-        "model": file_fingerprint(model),
-        "data": {"file": data.name, "rows": rows, "frames_in_file": frames},
-        "samples": samples,
-        "seed": seed,
-        "dtype": "float64" if float64 else dtype,
-        "knotflow": __version__,
-    }
-
-
-def noted_evaluation(file: Path) -> dict[str, Any] | None:
-    """The inputs that an evaluation notes; None if there is no evaluation that can be read."""
-    try:
-        about = read_json(file)["about"]
-        found = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "knotflow")}
-        return found | {"data": {key: about["data"][key] for key in ("file", "rows", "frames_in_file")}}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.dynamics.protocol import RECORD, DynamicsConfig
 from knotflow.energies import force_field
 from knotflow.files import write_atomically
@@ -24,7 +25,7 @@ from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.training.molecules import MoleculeTraining, train_generator
 from knotflow.version import __version__
 from knotflow.workflows.dynamics import DynamicsRun
-from knotflow.workflows.evaluation import evaluate, evaluation_inputs, noted_evaluation
+from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
 from knotflow.workflows.sampling import noted_samples, sample, sample_inputs
 from knotflow.workflows.steps import Step, run_steps

@@ -18,7 +18,8 @@ from knotflow.flows.sampling import Sampler
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.storage.samples import RunningShare, Samples, SampleWriter, check_free, read_samples
+from knotflow.statistics.weights import RunningShare
+from knotflow.storage.samples import Samples, SampleWriter, check_free, read_samples
 from knotflow.version import __version__
 
 Piece = tuple[Tensor, Tensor, Tensor | None]
