@@ -81,7 +81,7 @@ def everything(
         seeds,
     )
     with working(output) as progress, kept(ctx, folder / "all.toml"):
-        found = experiment.run(job, experiment.Listener(output.tell, progress))
+        found = experiment.run(job, say=output.tell, progress=progress)
         output.tell("writing the page")
         page = report.write_report(found)
     output.document({"page": page, **report.numbers(found)})
