@@ -100,7 +100,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell how it goes."""
+    """Where a run says what it does and how far it is."""
 
     say: Say = print
     """Gets a sentence on what comes next."""
