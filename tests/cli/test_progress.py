@@ -158,6 +158,11 @@ def test_lines_for_stages_tenths_and_minutes(clock: Clock) -> None:
     assert lines[3:] == ["boiling: done in 2 min, 100 K", "eating", "eating: done in 1.0 s", "washing up"]
 
 
+def test_the_first_estimate_does_not_wait_for_a_tenth(clock: Clock) -> None:
+    lines = shown(clock, *((2, "sampling", done, 1000) for done in range(12)))
+    assert lines == ["sampling", "sampling: 0 %, about 33 min left"]
+
+
 def test_the_time_left_is_in_every_line(clock: Clock) -> None:
     reports = [(18, "sampling", done, 10, "10 of 10 whole") for done in range(11)]
     lines = shown(clock, *reports)

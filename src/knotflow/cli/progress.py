@@ -98,8 +98,9 @@ def duration(seconds: float) -> str:
 class Display:
     """Shows progress while its block runs; a `knotflow.progress.Progress`.
 
-    On a terminal there is a bar for the present stage, and a line is left when a stage ends. Elsewhere there
-    is a line when a stage begins, one for every tenth of the work or every minute, and one when it ends.
+    On a terminal there is a bar for the present stage, and a line remains when a stage ends. Elsewhere there
+    is a line when a stage begins, one as soon as the time left is known, one for every tenth of the work or
+    every minute, and one when the stage ends.
 
     Args:
         console: Where to show it.
@@ -125,7 +126,7 @@ class Display:
         self._task = self.bar.add_task("", total=None, visible=False, note="")
         self._doing, self._done, self._total = "", 0.0, 0.0
         self._began = self._said = clock()
-        self._tenth = 0
+        self._tenth, self._estimated = 0, False
         self._names: set[str] = set()
         """What the present piece of work has been called."""
 
@@ -167,13 +168,15 @@ class Display:
 
     def _is_due(self) -> bool:
         pause = self.clock() - self._said
-        return pause >= LONG_PAUSE or (pause >= SHORT_PAUSE and self._tenths() > self._tenth)
+        news = self._tenths() > self._tenth or (self.left.seconds is not None and not self._estimated)
+        return pause >= LONG_PAUSE or (pause >= SHORT_PAUSE and news)
 
     def _tenths(self) -> int:
         return int(10 * self._done / self._total) if self._total else 0
 
     def _say(self, *parts: str) -> None:
         self._said, self._tenth = self.clock(), self._tenths()
+        self._estimated = self.left.seconds is not None
         words = ", ".join(part for part in parts if part)
         line = f"{self._doing}: {words}" if words else self._doing
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
