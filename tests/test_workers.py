@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from knotflow.workers import WorkerError, WorkerPool
+from knotflow.workers import WorkerError, WorkerPool, report
 
 TARGET = "tests.test_workers:obey"
 PATIENCE = 20.0  # seconds, for what takes a moment on an idle machine
@@ -61,6 +61,12 @@ def fail(kind: str) -> None:
     raise errors[kind]
 
 
+def count(n: int) -> int:
+    for i in range(n):
+        report({"done": i})
+    return n
+
+
 ORDERS: dict[str, Callable[[Any], Any]] = {
     "square": lambda x: x * x,
     "length": len,
@@ -68,6 +74,7 @@ ORDERS: dict[str, Callable[[Any], Any]] = {
     "pid": lambda _: os.getpid(),
     "environment": os.environ.get,
     "late": late,
+    "count": count,
     "print": noisy,
     "interrupt": lambda _: os.kill(os.getpid(), signal.SIGINT),
     "die once": die_once,
@@ -112,6 +119,16 @@ def test_tasks_go_to_idle_workers_and_come_back_when_done(pool: WorkerPool) -> N
     assert [index for index, _ in found] == [1, 2, 3, 4, 5, 0]
     assert len({pid for _, pid in found[:-1]}) == 1
     assert os.getpid() not in dict(found).values()
+
+
+def test_reports_come_before_the_result(pool: WorkerPool) -> None:
+    heard: list[tuple[int, Any]] = []
+    tasks = [("count", 3), ("square", 3), ("count", 2)]
+    found = dict(pool.imap_unordered(tasks, lambda index, value: heard.append((index, value["done"]))))
+    assert found == {0: 3, 1: 9, 2: 2}
+    assert sorted(heard) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)]
+    assert pool.map(tasks) == [3, 9, 2]  # nobody listens
+    report("no parent")  # this process is no worker
 
 
 def test_workers_keep_their_pipes_and_one_thread(pool: WorkerPool) -> None:

@@ -1,12 +1,16 @@
-"""Files that are complete or not there, and that only one process writes at a time."""
+"""Files that are complete or not there, JSON in them, and locks: one process writes at a time."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from knotflow.json_values import plain
 
 try:
     import fcntl
@@ -71,3 +75,26 @@ def hidden_beside(path: Path, kind: str) -> Path:
     """A hidden file beside a file, the same one by whatever links it is reached."""
     path = path.resolve()
     return path.with_name(f".{path.name}.{kind}")
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as the content of a JSON file; see `plain` for what becomes of dataclasses, paths and NaN."""
+    return (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, completely or not at all."""
+    write_atomically(path, json_bytes(value))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        OSError: if there is none.
+        ValueError: if it is damaged.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON, or is damaged ({error}); remove it.") from None

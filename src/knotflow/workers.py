@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, Final, Self, cast
 ATTEMPTS: Final = 3
 """How often a task is tried when its worker dies."""
 
-PREFIX: Final = struct.Struct("<Q")
-"""The length of a message, ahead of it."""
+PREFIX: Final = struct.Struct("<Q?")
+"""Ahead of a message: its length, and whether it ends a task."""
 
 
 def usable_cores() -> int:
@@ -69,7 +69,7 @@ class WorkerPool:
         self.workers = workers
         self._greeting = pickle.dumps((module, function, setup))
         self._staff: list[_Worker] = []
-        self._inbox: SimpleQueue[tuple[_Worker, bytes | None]] = SimpleQueue()
+        self._inbox: Inbox = SimpleQueue()
         self._in_use = threading.Lock()
         self._dismiss = weakref.finalize(self, _stop_all, self._staff)
 
@@ -78,11 +78,17 @@ class WorkerPool:
         results = dict(self.imap_unordered(tasks))
         return [results[index] for index in range(len(results))]
 
-    def imap_unordered(self, tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def imap_unordered(
+        self, tasks: Iterable[Any], on_report: Callable[[int, Any], None] = lambda index, value: None
+    ) -> Iterator[tuple[int, Any]]:
         """Give each task to the next idle worker; yield its number and its result as soon as it is done.
 
         If the iteration ends early, by an error, an interrupt or the caller, workers that still have a task
         are killed; the pool remains usable and starts new ones.
+
+        Args:
+            tasks: What to do.
+            on_report: Called with the number of a task and what its worker gave to `report` meanwhile.
 
         Raises:
             ValueError: what ``function`` or ``work`` raised; also `OSError`.
@@ -102,7 +108,11 @@ class WorkerPool:
                     self._hand_out(job, busy)
                 if not busy:
                     return
-                worker, reply = self._inbox.get()
+                worker, reply, is_last = self._inbox.get()
+                if not is_last:
+                    if reply is not None and worker in busy:
+                        on_report(busy[worker].index, pickle.loads(reply))
+                    continue
                 if reply is None:
                     self._forget([worker])
                 job = busy.pop(worker, None)
@@ -164,9 +174,12 @@ class _Job:
 
 
 class _Worker:
-    """A worker process as its parent sees it: a message brings one reply to the inbox, None if it died."""
+    """A worker process as its parent sees it: a message brings reports and a last reply to the inbox.
 
-    def __init__(self, greeting: bytes, inbox: SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
+    The last one is None if the process died.
+    """
+
+    def __init__(self, greeting: bytes, inbox: Inbox) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "knotflow.workers"],
             stdin=subprocess.PIPE,
@@ -192,16 +205,22 @@ class _Worker:
             code = self._process.wait()
         return f"with exit status {code}" if code >= 0 else f"by signal {-code} ({signal.strsignal(-code)})"
 
-    def _talk(self, greeting: bytes, inbox: SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
+    def _talk(self, greeting: bytes, inbox: Inbox) -> None:
         tasks, replies = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         try:
             with replies, tasks:
                 _write(tasks, greeting)
                 while (message := self._outbox.get()) is not None:
                     _write(tasks, message)
-                    inbox.put((self, _read(replies)))
+                    is_last = False
+                    while not is_last:
+                        reply, is_last = _read(replies)
+                        inbox.put((self, reply, is_last))
         except (OSError, EOFError):
-            inbox.put((self, None))
+            inbox.put((self, None, True))
+
+
+Inbox = SimpleQueue[tuple[_Worker, bytes | None, bool]]
 
 
 def _stop_all(workers: list[_Worker]) -> None:
@@ -222,26 +241,39 @@ def _result(reply: bytes) -> Any:
     return result
 
 
-def _write(stream: BinaryIO, message: bytes) -> None:
-    stream.write(PREFIX.pack(len(message)))
+def _write(stream: BinaryIO, message: bytes, *, is_last: bool = True) -> None:
+    stream.write(PREFIX.pack(len(message), is_last))
     stream.write(message)
     stream.flush()
 
 
-def _read(stream: BinaryIO) -> bytes:
+def _read(stream: BinaryIO) -> tuple[bytes, bool]:
+    """A message, and whether it ends a task."""
     prefix = stream.read(PREFIX.size)
-    message = stream.read(PREFIX.unpack(prefix)[0]) if len(prefix) == PREFIX.size else b""
+    length, is_last = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (0, True)
+    message = stream.read(length)
     if not message:
         raise EOFError("the other end of the pipe is closed")
-    return message
+    return message, is_last
 
 
 # What follows runs in the workers.
 
+_parent: BinaryIO | None = None
+"""The pipe to the parent."""
+
+
+def report(value: Any) -> None:
+    """Tell the parent something in the middle of a task; in any other process, do nothing."""
+    if _parent is not None:
+        _write(_parent, pickle.dumps(value), is_last=False)
+
 
 def _main() -> None:
+    global _parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tasks, replies = _take_pipes()
+    _parent = replies
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(tasks, inbox), daemon=True).start()
     work = _prepare(inbox.get())
@@ -265,7 +297,7 @@ def _listen(tasks: BinaryIO, inbox: SimpleQueue[bytes]) -> None:
     """Pass messages on; leave at once when the parent is gone, even in the middle of a long task."""
     try:
         while True:
-            inbox.put(_read(tasks))
+            inbox.put(_read(tasks)[0])
     finally:
         os._exit(0)
 
@@ -302,4 +334,7 @@ def _reply(work: Callable[[Any], Any], message: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    _main()
+    # Under its own name the module is another one: the one whose `report` tasks import.
+    from knotflow import workers
+
+    workers._main()

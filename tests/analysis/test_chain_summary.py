@@ -39,7 +39,7 @@ def test_a_known_memory(tmp_path: Path) -> None:
     assert (found.n_chains, found.n_rows, found.sides) == (chains, rows, {})
     assert found.memory["energy"].time == pytest.approx((1 + a) / (1 - a), rel=0.06)
     assert found.memory["energy"].samples == pytest.approx(rows * chains * (1 - a) / (1 + a), rel=0.06)
-    assert found.energy.mean == pytest.approx(3 + table.mean())
+    assert found.energy.value == pytest.approx(3 + table.mean())
     assert found.energy.error == pytest.approx(stats.sem(table.mean(0)))
     assert found.too_short == []
 
@@ -56,7 +56,7 @@ def test_sides_of_a_torsion(tmp_path: Path) -> None:
     assert list(found.memory) == ["energy", f"phi {residue}", f"psi {residue}"]
     positive = mirrored.mean()  # phi of the structure is negative
     difference = found.sides[residue]
-    assert difference.mean == pytest.approx(math.log((1 - positive) / positive), abs=1e-9)
+    assert difference.value == pytest.approx(math.log((1 - positive) / positive), abs=1e-9)
     # To first order, the spread of a share p of n independent draws: sqrt(p (1 - p) / n) / (p (1 - p)).
     expected = 1 / math.sqrt(share * (1 - share) * rows * chains)
     assert difference.error == pytest.approx(expected, rel=0.25)
@@ -72,7 +72,7 @@ def test_chains_that_are_too_short_or_never_move(tmp_path: Path) -> None:
     assert found.too_short == list(found.memory) and len(found.too_short) == 3
     (residue,) = found.sides
     assert found.memory[f"phi {residue}"].time == math.inf and found.memory[f"phi {residue}"].samples == 0
-    assert found.sides[residue].mean == math.inf and math.isnan(found.sides[residue].error)
+    assert found.sides[residue].value == math.inf and math.isnan(found.sides[residue].error)
     one_row = summarise_chains(write(tmp_path / "b.h5", system, x[:5], drift[:1], np.arange(5)))
     assert math.isnan(one_row.memory["energy"].time) and "energy" in one_row.too_short
     trajectory.create(tmp_path / "c.h5", system, {})

@@ -10,9 +10,8 @@ import torch
 from scipy import stats
 
 import knotflow as kf
-from knotflow.analysis import Evaluation, evaluate
-from knotflow.analysis import frame_table as observations
-from knotflow.analysis.frame_table import Clock, held_out, observe_data
+from knotflow.analysis import Evaluation, evaluate, frame_table
+from knotflow.analysis.frame_table import observe_data
 from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.coordinates import internal_coordinates
@@ -183,30 +182,17 @@ def test_only_rows_that_were_held_back(known) -> None:
 
 def test_forces_of_evenly_spaced_frames_in_pieces_of_any_size(known, monkeypatch) -> None:
     path, generator, _ = known
-    monkeypatch.setattr(observations, "ATOMS_AT_ONCE", 4 * 100)
-    monkeypatch.setattr(observations, "FRAMES_WITH_FORCES", 300)
+    monkeypatch.setattr(frame_table, "ATOMS_AT_ONCE", 4 * 100)
+    monkeypatch.setattr(frame_table, "FRAMES_WITH_FORCES", 300)
     selected = np.ones(4000, dtype=bool)
     selected[500:1250] = False
     energy = TorchForceField(chain(), compiled=False)
-    found = observe_data(generator, path, energy, selected, lambda *now: None, Clock())
+    found = observe_data(generator, path, energy, selected)
     assert len(found) == 3250
     assert np.flatnonzero(np.isfinite(found.force_error)).tolist() == list(range(0, 3250, 11))
     frames = trajectory.read(path)[selected]
     np.testing.assert_array_equal(found.replica, frames.replica)
     np.testing.assert_allclose(found.energy, frames.energies / chain().kT)
-
-
-@pytest.mark.parametrize("validation", [None, [[5]], [[0, 20]], [["a", "b"]], 3])
-def test_a_damaged_split_is_refused(validation) -> None:
-    with pytest.raises(ValueError, match="the split noted in the model is damaged"):
-        held_out({"file": "a.h5", "frames": 10, "validation": validation}, "x/a.h5", 10)
-
-
-def test_a_split_of_another_file_or_without_rows_is_ignored() -> None:
-    split = {"file": "a.h5", "frames": 10, "validation": [[2, 4]]}
-    assert held_out(split, "x/a.h5", 10).nonzero()[0].tolist() == [2, 3]
-    assert held_out(split, "b.h5", 10) is None and held_out(split, "a.h5", 11) is None
-    assert held_out(None, "a.h5", 10) is None and held_out({**split, "validation": []}, "a.h5", 10) is None
 
 
 def test_torsions_of_alanine_dipeptide(ala2_file: Path) -> None:

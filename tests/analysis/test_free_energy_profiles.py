@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from knotflow.analysis.free_energy_profiles import BINS, SURFACE_BINS, bins_for, marginal, midpoints, profile
+from knotflow.analysis.distances import torus_bins
+from knotflow.analysis.free_energy_profiles import (
+    BINS,
+    SURFACE_BINS,
+    bins_for,
+    free_energies,
+    marginal,
+    midpoints,
+    profile,
+)
 
 KAPPA = 2.0
 
@@ -117,3 +126,14 @@ def test_bins_of_an_angle_end_at_a_turn() -> None:
     assert found.edges[[0, -1]] == pytest.approx([-math.pi, math.pi], abs=1e-9)
     assert np.allclose(found.data, 1 / (2 * math.pi), rtol=0.4)
     assert marginal("bond", angles, angles, np.ones(2000)).edges[-1] > 3.3
+
+
+def test_free_energies_are_those_of_a_histogram() -> None:
+    angles = np.random.default_rng(0).vonmises(-1, 2, (500, 2))
+    found = free_energies(torus_bins(angles, 10), 10)
+    edges = np.linspace(-math.pi, math.pi, 11)
+    density = np.histogram2d(*angles.T, (edges, edges), density=True)[0]
+    assert np.array_equal(np.isinf(found), density == 0)
+    np.testing.assert_allclose(found[density > 0], -np.log(density[density > 0]))
+    # An angle of any period is as good.
+    np.testing.assert_array_equal(torus_bins(angles + 4 * math.pi, 10), torus_bins(angles, 10))

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from knotflow.analysis import measures
-from knotflow.analysis.frame_table import Observed
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.measures import Measure
 from knotflow.statistics.estimates import blocks
 
@@ -19,12 +19,12 @@ SHARE, DRAWN_SHARE = 0.1, 0.4
 """Of the second basin, in the target and in the samples."""
 
 
-def observed(x: np.ndarray, basin: np.ndarray, seed: int, replica: np.ndarray | None = None) -> Observed:
+def observed(x: np.ndarray, basin: np.ndarray, seed: int, replica: np.ndarray | None = None) -> FrameTable:
     """A flow N(0, 1) × basins for the target N(0, SCALE²) × basins at x > 0; torsions go with basins."""
     n, random = len(x), np.random.default_rng(seed)
     log_prob = stats.norm.logpdf(x) + np.log(np.where(basin, DRAWN_SHARE, 1 - DRAWN_SHARE))
     energy = x**2 / (2 * SCALE**2) - np.log(np.where(basin, SHARE, 1 - SHARE))
-    return Observed(
+    return FrameTable(
         log_prob=log_prob,
         paper_log_prob=log_prob + 5.0,
         energy=energy,
@@ -36,12 +36,12 @@ def observed(x: np.ndarray, basin: np.ndarray, seed: int, replica: np.ndarray | 
     )
 
 
-def samples(n: int = 6000, seed: int = 0) -> Observed:
+def samples(n: int = 6000, seed: int = 0) -> FrameTable:
     random = np.random.default_rng(seed)
     return observed(random.normal(size=n), random.random(n) < DRAWN_SHARE, seed + 1)
 
 
-def data(n: int = 6000, seed: int = 10, stuck: int = 1) -> Observed:
+def data(n: int = 6000, seed: int = 10, stuck: int = 1) -> FrameTable:
     """Frames in 30 replicas; each basin and each x is kept for so many frames."""
     random = np.random.default_rng(seed)
     x = np.repeat(np.abs(SCALE * random.normal(size=n // stuck)), stuck)
@@ -126,7 +126,7 @@ def test_one_clash_spoils_only_what_it_must() -> None:
 
 
 def test_two_estimates_of_log_z_that_disagree_are_explained() -> None:
-    def note(frames: Observed, drawn: Observed) -> str:
+    def note(frames: FrameTable, drawn: FrameTable) -> str:
         return measures.likelihood(frames, drawn, blocks(frames.replica))["log_z"].note
 
     frames = data()
@@ -167,7 +167,7 @@ def test_data_of_wrong_handedness_is_said() -> None:
 
 
 def test_plain_measures() -> None:
-    assert Measure("a", 1.0, 0.5, "kT").plain() == {"text": "a", "value": 1.0, "error": 0.5, "unit": "kT"}
-    assert Measure("a", math.inf, note="why").plain() == {
+    assert Measure(1.0, 0.5, "a", "kT").plain() == {"text": "a", "value": 1.0, "error": 0.5, "unit": "kT"}
+    assert Measure.of("a", math.inf, note="why").plain() == {
         "text": "a", "value": None, "error": None, "note": "why",
     }  # fmt: skip

@@ -107,11 +107,11 @@ def nothing_but_mass(x: Tensor) -> Tensor:
 
 
 def test_chunks_change_nothing_and_progress_is_told() -> None:
-    calls: list[int] = []
+    calls: list[tuple] = []
     whole = compare(Q.log_prob, Q.force, P, points=60)
-    parts = compare(Q.log_prob, Q.force, P, points=60, chunk=1000, progress=calls.append)
+    parts = compare(Q.log_prob, Q.force, P, points=60, chunk=1000, progress=lambda *now: calls.append(now))
     assert astuple(parts) == pytest.approx(astuple(whole), rel=1e-12)
-    assert calls == [1000, 2000, 3000, 3600]
+    assert calls == [("quadrature", done, 3600) for done in (1000, 2000, 3000, 3600)]
 
 
 def test_model_without_mass_where_the_target_has_none() -> None:

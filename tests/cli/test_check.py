@@ -30,7 +30,7 @@ def test_alanine_dipeptide_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "0.01 kT/nm" in row and "yes" in row
     assert "the molecule has 1 chiral centre" in done.stdout
     assert "100% of rows along bonds" in done.stdout
-    assert "Engine of the splines: " in done.stdout
+    assert "Spline engine: " in done.stdout
     assert done.stdout.rstrip().endswith("All promises are kept.")
     assert not list(tmp_path.iterdir())
 
@@ -112,11 +112,11 @@ def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
         (["model.safetensors"], "there is no model file model.safetensors; "),
         (["."], "there is no model.safetensors in ."),
         (["ala3"], "or the folder of a run to check, got 'ala3'; see also --peptide"),
-        (["a.safetensors", "--peptide", "A"], "--peptide is for molecules; a model brings its own"),
+        (["a.safetensors", "--peptide", "A"], "--peptide is for molecules; a model has its own"),
         (["a.safetensors", "--temperature", "310"], "--temperature is for molecules"),
         (["a.safetensors", "--add-hydrogens"], "--add-hydrogens is for molecules"),
         (["a.safetensors", "--compiled"], "--compiled is for molecules"),
-        (["ala2", "--peptide", "A"], "--peptide is for molecules; a model brings its own"),
+        (["ala2", "--peptide", "A"], "--peptide is for molecules; a model has its own"),
         (["a.pdb", "--peptide", "A"], "'a.pdb' and --peptide both name a molecule; give only one of them."),
         (["none.pdb"], "there is no PDB file none.pdb."),
         (["--peptide", "XX"], "got 'XX' with 'X'"),

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from knotflow.cli import dynamics as command
+from knotflow.cli.progress import Display
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
 from knotflow.energies import TorchForceField
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.storage import trajectory
 from knotflow.workflows.dynamics import frames_of, on_flow, on_force_field, samples_of
 from tests.analysis.generators import ala2_data, chain, chain_data
@@ -52,9 +53,9 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
         "│ molecules │ 3 │",
         "│ broken │ 0 │",
         "kT/ps",
-        "dynamics: 100 % done",
+        "dynamics: done in",
         "3 of 3 whole",
-        "All of it: out, new/t.xtc",
+        "Results: out, new/t.xtc",
     ):
         assert text in said, said
     written = {"record.npz", "drift.json", "energy.png", "dynamics.toml"}
@@ -72,7 +73,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
     found = Record.load("out/record.npz")
     np.testing.assert_array_equal(found.potential, expected.potential)
     np.testing.assert_array_equal(found.positions, expected.positions)
-    assert found.about["model"] == fingerprint(model)
+    assert found.about["model"] == file_fingerprint(model)
     read = mdtraj.load("new/t.xtc", top=chain().topology)
     assert read.xyz == pytest.approx(found.positions.swapaxes(0, 1).reshape(-1, 4, 3), abs=1e-3)
 
@@ -80,32 +81,27 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--trajectory", "new/t.xtc")
     assert status == 0 and "out holds this run already, finished." in said and "│ broken │ 0 │" in said
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--seed", "1")
-    assert status == 2 and "out/record.npz is of a run" in said and "differs in seed;" in said
+    assert status == 2 and "out/record.npz holds dynamics made with config.seed" in said
     assert not list(tmp_path.glob("**/.*"))
 
 
 def test_a_stopped_run_goes_on_with_the_same_bits(moved, made: Path, monkeypatch) -> None:
     arguments = (str(made / "run"), str(made / "chain.h5"), *SHORT)
     assert moved(*arguments, "--out", "whole")[0] == 0
-    titled = command.Shown.titled
+    show = Display.__call__
 
-    def interrupted(self, title, system):
-        show = titled(self, title, system)
+    def stop(self, doing, done, total, note="") -> None:
+        show(self, doing, done, total, note)
+        if done == 24:
+            raise KeyboardInterrupt
 
-        def stop(done, steps, state) -> None:
-            show(done, steps, state)
-            if done == 24:
-                raise KeyboardInterrupt
-
-        return stop
-
-    monkeypatch.setattr(command.Shown, "titled", interrupted)
-    status, said = moved(*arguments, "--out", "parts")
-    assert status == 130 and "Stopped; the same command goes on." in said
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "__call__", stop)
+        status, said = moved(*arguments, "--out", "parts")
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert sorted(path.name for path in Path("parts").iterdir()) == ["checkpoint.npz", "dynamics.toml"]
-    monkeypatch.setattr(command.Shown, "titled", titled)
     status, said = moved("--config", "parts/dynamics.toml")
-    assert status == 0 and "going on with the run in parts" in said
+    assert status == 0 and "continuing the run in parts" in said
     whole, parts = (Record.load(f"{name}/record.npz") for name in ("whole", "parts"))
     np.testing.assert_array_equal(whole.potential, parts.potential)
     np.testing.assert_array_equal(whole.positions, parts.positions)
@@ -158,7 +154,7 @@ def test_bad_input_is_explained_and_writes_nothing(moved, made: Path, tmp_path: 
         ([model, data, "--replicas", "101"], "101 replicas need as many frames"),
         ([model, data, "--production", "0.0001"], "production must be a whole number of records"),
         ([model, data, "--dt", "0"], "dt: input should be greater than 0"),
-        ([model, "--true"], "--true starts from frames of DATA"),
+        ([model, "--true"], "--true needs frames to start from"),
         ([model, data, "--out", "file"], "--out must be a folder for the results"),
         ([model, data, "--trajectory", "t.csv"], "ending in .h5, .xtc, .dcd, .pdb, got 't.csv'"),
         ([model, data, "--trajectory", "t.xtc"], "t.xtc exists already"),

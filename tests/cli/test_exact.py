@@ -18,7 +18,7 @@ from knotflow.cli import exact as command
 from knotflow.dynamics import chain_run as engine
 from knotflow.dynamics.chains import Moves
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from tests.analysis.generators import ala2_data, ala2_generator, chain, grids, widths
 from tests.dynamics.test_chain_run import assert_equal
@@ -45,7 +45,7 @@ def test_averages_are_those_of_the_force_field(run) -> None:
         "chain.safetensors", "-n", "1990", *QUICK, "--chains", "100", "--dt", "3", "--out", "a/b.h5"
     )
     assert status == 0 and "chain: 100 chains, 45 cycles, 2,000 samples in all" in said
-    assert "2,000 samples of 100 chains" in said and "sampling: 100 % done, 2,000 samples" in said
+    assert "2,000 samples of 100 chains" in said and "in all, 2,000 samples, accepted: flow" in said
     mean, error = map(float, re.search(r"mean energy, kT │ ([\d.]+) ± ([\d.]+)", said).groups())
     assert mean == pytest.approx(exact_energy(), abs=4 * error) and error < 0.1
     found, info = trajectory.read("a/b.h5"), trajectory.open_info("a/b.h5")
@@ -73,10 +73,10 @@ def test_ctrl_c_and_the_same_command_again(run, monkeypatch) -> None:
         patch.setattr(FlowMonteCarlo, "run", interrupted)
         patch.setattr(engine, "SAVE_SECONDS", 0.0)
         status, said = run(*arguments, "--out", "a.h5")
-    assert status == 130 and "Stopped; the same command goes on with what is in a.h5." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert trajectory.open_info("a.h5").n_frames == 150
     status, said = run(*arguments, "--out", "a.h5")
-    assert status == 0 and "going on after 11 cycles and 150 samples in a.h5" in said
+    assert status == 0 and "continuing after 11 cycles and 150 samples in a.h5" in said
     assert_equal(trajectory.read("a.h5"), trajectory.read("whole.h5"))
     table = said[said.index("300 samples of 50") : said.index("Samples: a.h5")]
     status, said = run(*arguments, "--out", "a.h5")
@@ -124,7 +124,7 @@ def test_torsions_and_warnings(run, tmp_path: Path) -> None:
 def test_warnings_say_what_is_wrong_and_nothing_else() -> None:
     def said(flow: Moves, hmc: Moves, rows: int = 100, chains: int = 10) -> list[str]:
         memory = {"energy": Memory(4.0, 250.0), "phi ALA2": Memory(5.1, 200.0)}
-        found = ChainSummary(chains, rows, Average(0.0, 1.0), {"ALA2": Average(1.0, 0.1)}, memory)
+        found = ChainSummary(chains, rows, Estimate(0.0, 1.0), {"ALA2": Estimate(1.0, 0.1)}, memory)
         return list(command.warnings({"flow": flow, "hmc": hmc}, found))
 
     good, none = Moves(1000, 800), Moves(0, 0)
@@ -135,7 +135,7 @@ def test_warnings_say_what_is_wrong_and_nothing_else() -> None:
     assert rare.startswith("Only 0.9 % of the flow's proposals") and "train the model better" in rare
     assert said(Moves(1000, 10), good, rows=102) == []
     assert "lower --dt" in said(good, Moves(1000, 400), rows=102)[0]
-    assert "cross no barriers" in said(none, good, rows=102)[0]
+    assert "cannot cross barriers" in said(none, good, rows=102)[0]
     assert "single chain" in said(good, good, rows=102, chains=1)[0]
 
 
@@ -145,13 +145,13 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
     (tmp_path / "text.h5").write_text("mine")
     before = sorted(path.name for path in tmp_path.iterdir())
     for arguments, message in (
-        (["none.safetensors"], "there is no model file none.safetensors; with knotflow come: "),
+        (["none.safetensors"], "there is no model file none.safetensors; models that come with knotflow: "),
         (["flow.safetensors"], "holds a flow without a molecule"),
         (["chain.safetensors", "--out", "a.npz"], "ending in .h5, .xtc, .dcd or .pdb, got 'a.npz'"),
         (["chain.safetensors", "--dt", "0"], "--dt must be a positive number of femtoseconds, got 0."),
-        (["chain.safetensors", "--flow-moves", "0", "--hmc-moves", "0"], "a cycle needs a move"),
+        (["chain.safetensors", "--flow-moves", "0", "--hmc-moves", "0"], "a cycle needs at least one move"),
         (["chain.safetensors", "-n", "0"], "Invalid value for '-n'"),
-        (["chain.safetensors", *QUICK, "--seed", "1", "--out", "a.h5"], "seed 0, and you asked for seed 1"),
+        (["chain.safetensors", *QUICK, "--seed", "1", "--out", "a.h5"], "seed 0, but you asked for seed 1"),
         (["chain.safetensors", *QUICK, "--float64", "--out", "a.h5"], "and you gave model chain.safetensors"),
         (["chain.safetensors", "--out", "text.h5"], "is not an HDF5 file"),
     ):
@@ -181,7 +181,7 @@ def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
     row = re.search(r"mean energy, kT │ ([\d.]+) ± ([\d.]+) │ ([\d.]+) ± ([\d.]+) │ (-?[\d.]+)", said)
     a, a_error, b, b_error, z = map(float, row.groups())
     assert z == pytest.approx((a - b) / math.hypot(a_error, b_error), abs=0.2) and abs(z) < 4
-    assert "Chains, numbers and picture: out" in said and "phi" not in said
+    assert "Chains, numbers and the picture: out" in said and "phi" not in said
     assert {path.name for path in Path("out").iterdir()} == {
         "chains.h5",
         "chains.h5.state",

@@ -42,7 +42,7 @@ def chains(found: dict[str, Any], made: Path) -> bool:
     flow = found["acceptance"]["flow"]
     return (
         found["samples"] == len(frames) == 40
-        and found["energy"]["mean"] == pytest.approx(mean, rel=1e-6)
+        and found["energy"]["value"] == pytest.approx(mean, rel=1e-6)
         and 0 < flow <= 1
         and found["acceptance"]["hmc"] is None
     )

@@ -40,10 +40,10 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert (
         status == 0
         and "run 2 of 2: B-spline+FM, seed 1" in said
-        and "data: densities and forces (12)" in said
+        and "seed 1: data: densities and forces" in said
     )
     assert "recipe, 2 seeds" in said and "as published, 1 seed" in said
-    assert "All of it: out/table1.md, out/table1.json, out/seeds.png" in said
+    assert "Results: out/table1.md, out/table1.json, out/seeds.png" in said
     assert Path("out/seeds.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads(Path("out/table1.json").read_text())
     assert (found["scale"], found["epochs"], found["data"]) == ("small", 2.0, "ala2.h5")
@@ -62,7 +62,7 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert status == 0 and "run 2 of 2: B-spline+FM, seed 1: finished before" in said
     assert json.loads(Path("out/table1.json").read_text()) == found
     status, said = run(*arguments, "--epochs", "3")
-    assert status == 2 and "out/bspline-fm-0-pub holds a run that differs in epochs" in said
+    assert status == 2 and "out/bspline-fm-0-pub holds a run made with epochs" in said
 
 
 def test_bad_input_is_explained_and_writes_nothing(run, data: str) -> None:

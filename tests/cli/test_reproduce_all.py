@@ -15,8 +15,7 @@ from knotflow.cli import app
 from knotflow.dynamics import Record
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.paper import all_results as everything
-from knotflow.paper import molecule_figures as looks
-from knotflow.paper import table2
+from knotflow.paper import molecule_figures, table2
 from knotflow.storage import trajectory
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data
@@ -37,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]:
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on nothing can be trained, sampled, evaluated or timed."""
     monkeypatch.setattr(FlowModule, "training_step", None)
-    monkeypatch.setattr(looks, "save", None)
+    monkeypatch.setattr(molecule_figures, "save", None)
     monkeypatch.setattr(table2, "measure", None)
     monkeypatch.setattr(everything.toy2d, "evaluate", None)
 
@@ -74,7 +73,7 @@ def test_numbers_are_those_of_the_parts(made) -> None:
     assert found["data"] == {"file": "ala2.h5", "frames": 120}
     for result in found["rings"]:
         file = out / "toy2d" / f"{result['model']}-{result['domain']}" / "result.json"
-        assert result == json.loads(file.read_text())
+        assert result == {k: v for k, v in json.loads(file.read_text()).items() if k != "inputs"}
     assert len(found["rings"]) == 6
     for name, numbers in found["dynamics"].items():
         record = Record.load(out / "dynamics" / name / "record.npz")
@@ -119,7 +118,7 @@ def test_what_is_done_is_not_done_again(made, idle, run_apart: Callable) -> None
 
 def test_folders_that_are_there_are_shown_quietly(made, idle, run_apart: Callable, monkeypatch) -> None:
     out, found, _ = made
-    monkeypatch.setattr(looks, "run", lambda model, *_, **__: _looks_of(out, model))
+    monkeypatch.setattr(molecule_figures, "run", lambda model, *_, **__: _looks_of(out, model))
     monkeypatch.setattr(
         table2, "run", lambda *_, **__: list(table2.read(out / "table2/table2.json").values())
     )
@@ -132,13 +131,13 @@ def test_folders_that_are_there_are_shown_quietly(made, idle, run_apart: Callabl
     assert f"As it is in {out / 'table1'}." in Path("new/index.html").read_text()
 
 
-def _looks_of(out: Path, model: Path) -> looks.Looks:
+def _looks_of(out: Path, model: Path) -> molecule_figures.ShownFrames:
     names = {"fm": "{}+fm", "nll": "{}"}
     family, kind = model.parent.name.split("-")[:2]
     file = out / "looks" / f"{names[kind].format(family)}.npz"
     with np.load(file) as kept:
         about = str(kept["about"])
-    found = looks.load(file, about)
+    found = molecule_figures.load(file, about)
     assert found is not None
     return found
 
@@ -174,7 +173,7 @@ def test_ctrl_c_is_safe(run_here: Callable, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(everything.toy2d, "run_scenario", stopped)
     status, said = run_here(*ALL)
-    assert status == 130 and "Stopped; the same command goes on." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert not Path("runs").exists(), "nothing had been begun"
 
 

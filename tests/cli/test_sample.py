@@ -39,7 +39,7 @@ def test_samples_of_a_run(run, tmp_path: Path) -> None:
     model.save(tmp_path / "runs" / "mine" / "model.safetensors")
     status, said = run("runs/mine", "-n", "30", "--out", "new/a.h5", "--seed", "5")
     assert status == 0 and "30 samples of ala2 in" in said and "new/a.h5" in said
-    assert "sampling: 100 % done" in said and "per second, 0 s left" in said
+    assert "sampling: done in" in said and "per second" in said
     found = read_samples(tmp_path / "new" / "a.h5")
     assert len(found) == 30 and found.energies is None
     expected = {"command": "sample", "model": "model.safetensors", "samples": 30, "seed": 5, "float64": False}
@@ -147,8 +147,8 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path, model: BoltzmannGenerato
     (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
     before = sorted(path.name for path in tmp_path.iterdir())
     for arguments, message in (
-        (["none.safetensors"], "there is no model file none.safetensors; with knotflow come: "),
-        (["empty"], "there is no model.safetensors in empty; a training run writes it at its end"),
+        (["none.safetensors"], "there is no model file none.safetensors; models that come with knotflow: "),
+        (["empty"], "there is no model.safetensors in empty; a training writes it at its end"),
         (["flow.safetensors"], "holds a flow without a molecule"),
         (["half.safetensors"], "is not a .safetensors file, or is damaged"),
         (["model.safetensors", "--out", "a.npz"], "ending in .h5, .xtc, .dcd or .pdb, got 'a.npz'"),

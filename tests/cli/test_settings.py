@@ -154,8 +154,8 @@ def test_files_that_cannot_be_read(run_here, tmp_path: Path) -> None:
     Path("folder.toml").mkdir()
     Path("latin.toml").write_bytes('out = "ü"'.encode("latin-1"))
     for name, message in (
-        ("none.toml", "there is no file of settings none.toml."),
-        ("folder.toml", "the file of settings folder.toml cannot be read: Is a directory."),
+        ("none.toml", "there is no settings file none.toml."),
+        ("folder.toml", "the settings file folder.toml cannot be read: Is a directory."),
         ("latin.toml", "latin.toml is not TOML ('utf-8' codec can't decode"),
     ):
         status, said = run_here("train", "--config", name)
@@ -224,7 +224,7 @@ def test_a_file_of_the_user_is_not_replaced(tmp_path: Path, monkeypatch) -> None
     Path("run").mkdir()
     Path("run/small.toml").write_text("n = 2  # mine")
     error = run_small("--config", "run/small.toml", end=AssertionError("it has begun"))
-    assert isinstance(error, FileExistsError) and "was not written by knotflow; rename it." in str(error)
+    assert isinstance(error, FileExistsError) and "knotflow did not write that file; rename it." in str(error)
     assert Path("run/small.toml").read_text() == "n = 2  # mine"
 
 

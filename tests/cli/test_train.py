@@ -41,11 +41,11 @@ def test_help_teaches(run_here) -> None:
         "Train a Boltzmann generator on a trajectory.",
         "knotflow train data/ala2.h5 --out runs/ala2",
         "knotflow train --config runs/ala2/train.toml --out runs/again --seed 1",
-        "Ctrl-C is safe, the same command goes on",
+        "You can stop with Ctrl-C; the same command continues.",
         "<best|quick|paper>",
         "<bspline|rq|smooth>",
         "<bonds|paper>",
-        "the flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
+        "flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--compile",
         "--own-samples",
         "effective sample size",
@@ -57,7 +57,7 @@ def test_help_teaches(run_here) -> None:
 def test_train_then_sample_then_evaluate(run_here, data: Path, tmp_path: Path) -> None:
     status, said = run_here("train", str(data), "--out", "runs/a", *QUICK)
     assert status == 0, said
-    assert "training: step 12 of 12" in said and "validation_nll" in said and "ess" in said
+    assert "training: done in" in said and "validation_nll" in said and "ess" in said
     # The next commands, as they are suggested.
     evaluate, sample = f"knotflow evaluate runs/a {data}", "knotflow sample runs/a -n 1000 --out samples.h5"
     assert f"runs/a/model.safetensors is ready: `{evaluate}`, `{sample}`." in said
@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on(run_here, data: Path, monkeypatch: pytest.MonkeyP
     assert run_here("train", str(data), "--out", "whole", *QUICK, "--quiet") == (0, "")
     with stopped_after(7, KeyboardInterrupt):  # Ctrl-C
         status, said = run_here("train", str(data), "--out", "parts", *QUICK)
-    assert status == 130 and "Stopped; the same command goes on from the last checkpoint in parts." in said
+    assert status == 130 and "Stopped; run the same command again to continue." in said
     assert not Path("parts/model.safetensors").exists()
     status, said = run_here("train", "--config", "parts/train.toml")
     assert status == 0
@@ -172,5 +172,5 @@ def test_a_folder_of_another_run_is_left_alone(run_here, data: Path) -> None:
     assert run_here("train", str(data), "--out", "a", *QUICK)[0] == 0
     before = Path("a/model.safetensors").read_bytes()
     status, said = run_here("train", str(data), "--out", "a", *QUICK, "--seed", "1")
-    assert status == 2 and "a holds another run, which differs in training.seed (0 there, 1 here)" in said
+    assert status == 2 and "a holds a run made with training.seed 0, but you asked for" in said
     assert Path("a/model.safetensors").read_bytes() == before

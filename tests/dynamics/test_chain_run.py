@@ -46,8 +46,8 @@ def assert_equal(a: trajectory.Frames, b: trajectory.Frames) -> None:
 
 def test_the_file_holds_the_chains(tmp_path: Path) -> None:
     run = new(tmp_path / "a.h5")
-    seen: list[exact.Progress] = []
-    run.run(field(), seen.append)
+    seen: list[tuple] = []
+    run.run(field(), lambda *now: seen.append(now))
     found = trajectory.read(run.path)
     # The same by hand.
     sampler = FlowMonteCarlo(model(), field(), flow_moves=2, hmc_moves=1, md_steps=5, time_step=0.003)
@@ -62,8 +62,13 @@ def test_the_file_holds_the_chains(tmp_path: Path) -> None:
         u, force = energy.energy_and_force(torch.from_numpy(found.positions).double())
     np.testing.assert_allclose(found.energies, u * chain().kT, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found.forces, force * chain().kT, rtol=1e-3, atol=0.3)
-    assert [s.cycles for s in seen] == [1, 2, 3, 4, 6, 8, 10, 12, 14] and seen[-1].samples == 150
-    assert seen[3].phase == "burning in" and seen[-1].moves == run.moves
+    burning, sampling = (
+        [("burning in", n, 14) for n in range(5)],
+        [("sampling", n, 14) for n in range(6, 15, 2)],
+    )
+    assert [now[:3] for now in seen] == burning + sampling
+    shares = ", ".join(f"{kind} {100 * moves.acceptance:.3g} %" for kind, moves in run.moves.items())
+    assert seen[-1][3] == f"150 samples, accepted: {shares}"
     assert trajectory.open_info(run.path).provenance["time"] == "cycles" and run.seconds > 0
 
 
@@ -116,12 +121,12 @@ def test_more_rows_go_on(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     whole(tmp_path / "a.h5", rows=1)
-    with pytest.raises(ValueError, match=r"chains with every 2, seed 0, and you asked for every 3, seed 1;"):
+    with pytest.raises(ValueError, match=r"made with every 2, seed 0, but you asked for every 3, seed 1;"):
         new(tmp_path / "a.h5", every=3, seed=1)
     plan = ExactPlan.parse(PLAN)
-    with pytest.raises(ValueError, match="another model, model a, dtype float32, and you gave model b"):
+    with pytest.raises(ValueError, match="made with model a, but you asked for model b"):
         ExactRun(tmp_path / "a.h5", model(), plan, {"model": "b"})
-    with pytest.raises(ValueError, match="and you gave model a, dtype float64"):
+    with pytest.raises(ValueError, match="made with dtype float32, but you asked for dtype float64"):
         ExactRun(tmp_path / "a.h5", model().double(), plan, {"model": "a"})
     trajectory.create(tmp_path / "b.h5", chain(), {"command": "simulate"})
     with pytest.raises(ValueError, match="holds no chains"):
@@ -147,8 +152,8 @@ def test_runs_of_model_files(tmp_path: Path) -> None:
     plan = ExactPlan.parse(PLAN | {"rows": 1})
     open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan).run(field())
     assert open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan).finished
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="made with dtype float32, but you asked for dtype float64"):
         open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan, double=True)
     bent_chain_generator(0.1).float().save(tmp_path / "m.safetensors")
-    with pytest.raises(ValueError, match="another model"):
+    with pytest.raises(ValueError, match="holds chains made with fingerprint"):
         open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan)

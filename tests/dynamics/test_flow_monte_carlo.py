@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 import knotflow as kf
-from knotflow.dynamics import Body, ChainState, FlowEnergy, FlowMonteCarlo
+from knotflow.dynamics import ChainState, FlowEnergy, FlowMonteCarlo, Masses
 from knotflow.dynamics.hybrid import HybridMove
 from knotflow.energies import Energy, Mixed, Rings, TorchForceField
 from knotflow.flows.sampling import Sampler
@@ -84,7 +84,7 @@ def test_two_states_have_the_known_transitions_and_autocorrelation_time() -> Non
     memory = 1 - to_right - to_left
     assert chains.autocorrelation_time(right) == pytest.approx((1 + memory) / (1 - memory), rel=0.03)
     average = chains.average(right)
-    assert average.mean == pytest.approx((1 - a) / 2, abs=4 * average.error)
+    assert average.value == pytest.approx((1 - a) / 2, abs=4 * average.error)
     # The error bar from chains is that of the autocorrelation time.
     expected = math.sqrt((1 - a) * (1 + a) / 4 / chains.effective_samples(right))
     assert average.error == pytest.approx(expected, rel=0.12)
@@ -111,7 +111,7 @@ def test_moments_of_a_normal_do_not_depend_on_the_flow(size: float) -> None:
     ]:
         average = chains.average(values.numpy())
         assert average.error < 0.02
-        assert average.mean == pytest.approx(exact, abs=4 * average.error)
+        assert average.value == pytest.approx(exact, abs=4 * average.error)
 
 
 def test_mean_energy_of_rings_is_that_of_a_quadrature() -> None:
@@ -125,7 +125,7 @@ def test_mean_energy_of_rings_is_that_of_a_quadrature() -> None:
     u = energy.energy(torch.cartesian_prod(middle, middle))
     exact = float((u * torch.softmax(-u, 0)).sum())
     average = chains.average(chains.energy.numpy())
-    assert average.mean == pytest.approx(exact, abs=4 * average.error)
+    assert average.value == pytest.approx(exact, abs=4 * average.error)
     assert chains.moves["flow"].tried == 400 * 50 * 4 and chains.moves["hmc"].tried == 0
     assert math.isnan(chains.moves["hmc"].acceptance)
 
@@ -192,7 +192,7 @@ def test_hmc_keeps_exact_frames_exact_and_is_reversible() -> None:
 
 def test_hmc_without_the_test_of_metropolis_would_be_noticed() -> None:
     x = exact_chain(3000, seed=6)
-    move = HybridMove(field(), Body.of(chain()), steps=5, time_step=0.025)
+    move = HybridMove(field(), Masses.of(chain()), steps=5, time_step=0.025)
     random = torch.Generator().manual_seed(7)
     for _ in range(3):
         x = move.propose(x, random)[0]
@@ -221,7 +221,7 @@ def test_masses_do_not_matter_for_exact_frames() -> None:
 
 def test_trajectories_that_fly_apart_are_refused() -> None:
     x = exact_chain(20, seed=14)
-    positions, energy, gain = HybridMove(field(), Body.of(chain()), steps=400, time_step=0.2).propose(
+    positions, energy, gain = HybridMove(field(), Masses.of(chain()), steps=400, time_step=0.2).propose(
         x, torch.Generator().manual_seed(0)
     )
     assert (gain == -math.inf).all() and positions.isfinite().all() and energy.isfinite().all()
@@ -255,7 +255,7 @@ def test_another_temperature_is_that_of_the_energy() -> None:
     chains = sampler.run(sampler.run(sampler.start(500), 20).state, 20)
     average = chains.average(chains.energy.numpy())
     # Five harmonic coordinates at kT/2 each, but for their volume; exactly, by quadrature:
-    assert average.mean == pytest.approx(_mean_energy(600.0), abs=4 * average.error)
+    assert average.value == pytest.approx(_mean_energy(600.0), abs=4 * average.error)
     assert average.error < 0.06
 
 
@@ -306,9 +306,11 @@ def test_runs_go_on_from_a_file_bit_for_bit(tmp_path: Path) -> None:
 
 def test_progress_and_rows() -> None:
     sampler = FlowMonteCarlo(flow_on(Normal.domains), Normal())
-    seen: list[int] = []
-    chains = sampler.run(sampler.start(3), 6, every=3, progress=seen.append)
-    assert seen == [1, 2, 3, 4, 5, 6] and chains.positions.shape == (2, 3, 2)
+    seen: list[tuple] = []
+    chains = sampler.run(sampler.start(3), 6, every=3, progress=lambda *now: seen.append(now))
+    assert [now[:3] for now in seen] == [("sampling", cycle, 6) for cycle in range(1, 7)]
+    assert seen[-1][3] == f"accepted: flow {100 * chains.moves['flow'].acceptance:.3g} %"
+    assert chains.positions.shape == (2, 3, 2)
     assert math.isnan(sampler.run(sampler.start(1), 2).average([[1.0], [2.0]]).error)
     with pytest.raises(ValueError, match=r"here \(2, 3\), got \(3,\)"):
         chains.average([1.0, 2.0, 3.0])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, run
-from knotflow.dynamics.integrators import State
 from knotflow.dynamics.protocol import run_in
 from knotflow.energies import OpenMMEnergy
 from tests.analysis.generators import chain
@@ -41,9 +40,11 @@ def test_a_run_records_energies_and_geometry() -> None:
         chain(),
         exact_chain(5),
         CONFIG,
-        progress=lambda done, all_, state: told.append((done, all_)),
+        progress=lambda *now: told.append(now),
     )
-    assert told == [(5 * i, 100) for i in range(1, 21)]
+    assert [now[:3] for now in told] == [("dynamics", 5 * i, 100) for i in range(21)]
+    kelvin = 300 * float(found.temperature[-1].mean())
+    assert told[-1][3] == f"{kelvin:.0f} K, 3 of 3 whole"
     assert found.time == pytest.approx(np.linspace(0, 0.05, 21)) and found.production == 8
     assert found.positions.shape == (21, 3, 4, 3) and found.degrees_of_freedom == 9
     assert (found.status == Status.MOVING).all() and (found.stopped == -1).all()
@@ -62,8 +63,11 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "run.npz"
     whole = run(energy(), chain(), exact_chain(5), CONFIG)
 
-    def interrupt(done: int, steps: int, state: State) -> None:
-        if done in (20, 60):
+    moments = [20, 60]
+
+    def interrupt(doing: str, done: float, total: float, note: str = "") -> None:
+        if done == moments[0]:
+            del moments[0]
             raise KeyboardInterrupt
 
     for _ in range(2):
@@ -79,7 +83,7 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.npz"
     run(energy(), chain(), exact_chain(3), CONFIG, checkpoint=file)
     other = CONFIG.model_copy(update={"seed": 5})
-    with pytest.raises(ValueError, match="another configuration"):
+    with pytest.raises(ValueError, match=r"made with config\.seed 4, but you asked for config\.seed 5"):
         run(energy(), chain(), exact_chain(3), other, checkpoint=file)
     with pytest.raises(ValueError, match="on another energy"):
         run(FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(3), CONFIG, checkpoint=file)
@@ -91,21 +95,24 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
 def test_a_run_in_a_folder(tmp_path: Path) -> None:
     about = {"model": "abc", "numbers": (1, 2)}
 
-    def interrupt(done: int, steps: int, state: State) -> None:
+    def interrupt(doing: str, done: float, total: float, note: str = "") -> None:
         if done == 60:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, progress=interrupt, about=about)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
-    with pytest.raises(ValueError, match=r"checkpoint\.npz is of a run .* differs in model; give"):
+    with pytest.raises(
+        ValueError,
+        match=r"checkpoint\.npz holds dynamics made with model abc, but",
+    ):
         run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, about={**about, "model": "other"})
-    told: list[int] = []
+    told: list[float] = []
     found = run_in(
         tmp_path, energy(), chain(), exact_chain(5), CONFIG, about=about,
-        progress=lambda done, steps, state: told.append(done),
+        progress=lambda doing, done, total, note: told.append(done),
     )  # fmt: skip
-    assert told == list(range(65, 101, 5)) and same(found, run(energy(), chain(), exact_chain(5), CONFIG))
+    assert told == list(range(60, 101, 5)) and same(found, run(energy(), chain(), exact_chain(5), CONFIG))
     assert {path.name for path in tmp_path.iterdir()} == {"record.npz", "drift.json"}
     assert (found.about["model"], found.about["numbers"], found.about["steps"]) == ("abc", [1, 2], 100)
     assert found.milliseconds_per_step == pytest.approx(10 * found.about["seconds"])
@@ -125,11 +132,11 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
         tmp_path, FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(5), CONFIG, about=about
     )
     assert same(again, found) and json.loads((tmp_path / "drift.json").read_text()) == kept
-    with pytest.raises(ValueError, match=r"record\.npz is of a run .* differs in seed; give those"):
+    with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with config\.seed"):
         run_in(
             tmp_path, energy(), chain(), exact_chain(5), CONFIG.model_copy(update={"seed": 5}), about=about
         )
-    with pytest.raises(ValueError, match=r"record\.npz is of a run .* differs in frames; give those"):
+    with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with starting frames"):
         run_in(tmp_path, energy(), chain(), exact_chain(5, seed=1), CONFIG, about=about)
 
 

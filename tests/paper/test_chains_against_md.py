@@ -17,7 +17,7 @@ from knotflow.flows.sampling import Sampler
 from knotflow.json_values import plain
 from knotflow.molecules import MolecularSystem
 from knotflow.paper.chains_against_md import bin_deviations, run, variation
-from knotflow.simulation.summary import over_replicas
+from knotflow.statistics.estimates import over_replicas
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 from tests.analysis.generators import ala2_data, ala2_generator, chain, chain_data
@@ -54,17 +54,17 @@ def test_the_same_distribution_agrees_and_another_does_not(made, tmp_path: Path)
     """The energy of the flow itself: what is not a mirror image is accepted, and samples are independent."""
     folder, model = made
     source, plan, seen = folder / "model.safetensors", ExactPlan.parse(PLAN), []
-    options = {"energy": FlowEnergy(model), "progress": seen.append}
+    options = {"energy": FlowEnergy(model), "progress": lambda *now: seen.append(now)}
     result = run(source, folder / "data.h5", tmp_path, plan, **options)
     found = result.comparison
-    assert (found.chains.n_frames, found.chains.n_replicas) == (4000, 40) and len(seen) == 100
+    assert (found.chains.n_frames, found.chains.n_replicas) == (4000, 40) and len(seen) == 101
     assert (found.data.n_frames, found.data.n_replicas) == (12_000, 40)
     z = found.agreement
     assert abs(z.energy) < 4 and abs(z.left) < 4 and abs(found.difference) < 4
     assert z.n_bins > 20 and 0.6 < z.histogram < 1.5 and found.largest < 5
     assert found.variation.value == pytest.approx(found.variation.expected, rel=0.4)
     assert 0.01 < found.variation.expected < 0.1
-    assert abs(found.chains.difference.mean) < 5 * found.chains.difference.error < 0.5
+    assert abs(found.chains.difference.value) < 5 * found.chains.difference.error < 0.5
     assert 0.2 < result.flow_acceptance < 0.8 and math.isnan(result.hmc_acceptance)
     assert result.memory["energy"].time < 2 and result.evaluations == 40 * (100 * 3 + 100)
     written = json.loads((tmp_path / "exact.json").read_text())
@@ -74,7 +74,7 @@ def test_the_same_distribution_agrees_and_another_does_not(made, tmp_path: Path)
 
     # The chains are there now; these data are 1 kT off.
     other = run(source, folder / "shifted.h5", tmp_path, plan, **options)
-    assert len(seen) == 100 and other.comparison.chains == found.chains
+    assert len(seen) == 101 and other.comparison.chains == found.chains
     assert other.comparison.agreement.energy < -4
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_flow_agrees_with_exact_frames_of_a_force_field(tmp_path: Path) 
     # Samples of the flow itself would not.
     x = bent_chain_generator().sample(800, generator=torch.Generator().manual_seed(0))
     u = energy.energy(x).numpy()
-    assert abs(u.mean() - found.data.energy.mean) > 8 * u.std() / math.sqrt(len(u))
+    assert abs(u.mean() - found.data.energy.value) > 8 * u.std() / math.sqrt(len(u))
 
 
 def test_data_of_another_molecule_are_refused(made, tmp_path: Path) -> None:

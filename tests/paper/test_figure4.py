@@ -12,7 +12,6 @@ from knotflow.dynamics import DynamicsConfig, Record
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.paper import figure4 as experiment
-from knotflow.paper import figure4_report as report
 from knotflow.paper.figure4 import SCALES, Entry, Scale, entries, run
 from knotflow.storage import trajectory
 from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
@@ -37,7 +36,7 @@ def done(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> t
     folder, said = tmp_path_factory.mktemp("runs"), []
     todo = entries(models, ("rq",), best=models / "bspline-fm-0-pub" / "model.safetensors")
     results = run(folder, TINY, todo, data, say=said.append)
-    report.write_report(folder, results, "small")
+    experiment.write_report(folder, results, "small")
     return folder, said
 
 
@@ -85,7 +84,7 @@ def test_what_is_done_is_not_done_again(made: tuple[Path, Path], done) -> None:
         kept = json.loads((folder / result.entry.folder / "drift.json").read_text())
         assert result.drift.plain()["slope"] == kept["slope"]
     longer = replace(TINY, config=TINY.config.model_copy(update={"production": 0.002}))
-    with pytest.raises(ValueError, match="differs in production"):
+    with pytest.raises(ValueError, match=r"made with config\.production"):
         run(folder, longer, entries(models, ("rq",)), data, say=again.append)
 
 

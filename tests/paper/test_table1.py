@@ -11,11 +11,13 @@ import pytest
 import torch
 from scipy.stats import sem
 
+import knotflow
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.paper import table1
+from knotflow.paper.numbers import number
 from knotflow.paper.table1 import ROWS, SCALES, Result, Scale, Task, read_results, run, tasks
-from knotflow.paper.table1_report import PAPER, PAPER_PARAMETERS, number, table, write_report
+from knotflow.paper.table1_report import PAPER, PAPER_PARAMETERS, table, write_report
 from knotflow.storage import trajectory
 from knotflow.training import guard
 from knotflow.training.guard import Guard
@@ -33,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str
     """Data, a folder in which two rows were trained with two seeds, and what was said."""
     folder, said = tmp_path_factory.mktemp("table1"), []
     data = ala2_data(folder / "ala2.h5")
-    run(data, folder / "runs", TINY, TODO, say=said.append, progress=False)
+    run(data, folder / "runs", TINY, TODO, say=said.append)
     return data, folder / "runs", said
 
 
@@ -95,7 +97,7 @@ def test_what_is_done_is_not_done_again(made, monkeypatch: pytest.MonkeyPatch) -
     before, said = read_results(folder, TINY), []
     monkeypatch.setattr(FlowModule, "training_step", None)
     monkeypatch.setattr(table1, "evaluate", None)
-    assert run(data, folder, TINY, TODO, say=said.append, progress=False) == before
+    assert run(data, folder, TINY, TODO, say=said.append) == before
     assert said[2] == "run 3 of 4: RQ-spline, seed 1: finished before" and len(said) == 4
 
 
@@ -110,8 +112,23 @@ def test_a_model_without_its_evaluation_gets_it(made, monkeypatch: pytest.Monkey
     for content in (None, json.dumps(other)):
         metrics.unlink() if content is None else metrics.write_text(content)
         assert len(read_results(folder, TINY)) == 3
-        assert len(run(data, folder, TINY, TODO, say=lambda text: None, progress=False)) == 4
+        assert len(run(data, folder, TINY, TODO, say=lambda text: None)) == 4
         assert json.loads(metrics.read_text())["measures"] == before["measures"]
+
+
+def test_the_evaluation_of_another_version_is_shown_and_made_again_when_asked_for(made, tmp_path) -> None:
+    data, folder, _ = made
+    name, said = "rq-nll-0-rec", []
+    shutil.copytree(folder / name, tmp_path / name)
+    metrics = tmp_path / name / "metrics.json"
+    found = json.loads(metrics.read_text())
+    found["about"]["knotflow"] = "0.0.1"
+    metrics.write_text(json.dumps(found))
+    before = read_results(tmp_path, TINY)
+    assert [result.task for result in before] == [Task("rq", 0)]
+    assert run(data, tmp_path, TINY, [Task("rq", 0)], say=said.append) == before
+    assert said == ["run 1 of 1: RQ-spline, seed 0"], "evaluated, with the same numbers"
+    assert json.loads(metrics.read_text())["about"]["knotflow"] == knotflow.__version__
 
 
 def test_a_model_that_came_without_its_history(made, tmp_path: Path, monkeypatch) -> None:
@@ -121,7 +138,7 @@ def test_a_model_that_came_without_its_history(made, tmp_path: Path, monkeypatch
     for file in ("model.safetensors", "config.json"):
         shutil.copy(folder / name / file, tmp_path / name)
     monkeypatch.setattr(FlowModule, "training_step", None)
-    (found,) = run(data, tmp_path, TINY, [Task("bspline+fm", 1)], say=lambda text: None, progress=False)
+    (found,) = run(data, tmp_path, TINY, [Task("bspline+fm", 1)], say=lambda text: None)
     assert found == replace(read_results(folder, TINY)[3], refused=None)
 
 
@@ -137,7 +154,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     monkeypatch.setattr(guard, "PATIENCE", 1)
     monkeypatch.setattr(guard, "RETURNS", 0)
     said, todo = [], tasks(["bspline", "rq"], 1, published=True)
-    lost, found = run(data, tmp_path, TINY, todo, say=said.append, progress=False)
+    lost, found = run(data, tmp_path, TINY, todo, say=said.append)
     assert (lost.task, lost.diverged, lost.measures) == (Task("rq", 0, True), 2, {})
     assert found.task == Task("bspline", 0, True) and math.isfinite(found.measures["nll"])
     assert any(
@@ -150,14 +167,14 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
 
     monkeypatch.setattr(FlowModule, "training_step", None)
     again = []
-    assert run(data, tmp_path, TINY, todo, say=again.append, progress=False) == [lost, found]
+    assert run(data, tmp_path, TINY, todo, say=again.append) == [lost, found]
     assert again[0] == "run 1 of 2: RQ-spline, seed 0, as published: diverged before"
     diverged = tmp_path / "rq-nll-0-pub/diverged.json"
     said_before = json.loads(diverged.read_text())
     diverged.write_text(json.dumps({**said_before, "choice": {**said_before["choice"], "compile": True}}))
-    assert run(data, tmp_path, TINY, todo, progress=False) == [lost, found], "earlier versions compiled"
-    with pytest.raises(ValueError, match="rq-nll-0-pub holds a run that differs in epochs"):
-        run(data, tmp_path, replace(TINY, epochs=4.0), todo, progress=False)
+    assert run(data, tmp_path, TINY, todo) == [lost, found], "earlier versions compiled"
+    with pytest.raises(ValueError, match="rq-nll-0-pub holds a run made with epochs"):
+        run(data, tmp_path, replace(TINY, epochs=4.0), todo)
     write_report(tmp_path, [lost, found], {})
     text = (tmp_path / "table1.md").read_text()
     assert "| RQ-spline | as published, 1 seed | diverged at step 2 | – | – | – | – | – | – |" in text
@@ -271,9 +288,9 @@ def test_data_that_do_not_suit_are_refused(made, tmp_path: Path) -> None:
         run(tmp_path / "none.h5", tmp_path / "runs", TINY, TODO)
     assert not (tmp_path / "runs").exists()
     other = ala2_data(tmp_path / "other.h5", frames=50)
-    with pytest.raises(ValueError, match=r"holds a run on ala2.h5 \(120 frames\), not on other.h5 \(100 fr"):
+    with pytest.raises(ValueError, match=r"holds a run made with data ala2.h5 \(120 frames\), but you"):
         run(other, folder, TINY, TODO)
-    with pytest.raises(ValueError, match=r"rq-nll-0-rec holds a run that differs in bins, epochs; choose"):
+    with pytest.raises(ValueError, match=r"rq-nll-0-rec holds a run made with bins 4, epochs 3.0, but you"):
         run(data, folder, replace(TINY, bins=5, epochs=1.0), TODO)
     with pytest.raises(ValueError, match="holds no finished run"):
         write_report(tmp_path, [], {})

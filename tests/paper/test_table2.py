@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy.stats import sem
 
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.paper import table2
+from knotflow.paper.numbers import spread
 from tests.analysis.generators import chain_generator
 
 
@@ -43,8 +44,8 @@ def test_all_samples_are_timed_in_batches(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_mean_and_two_standard_errors() -> None:
     values = [1.0, 2.0, 4.0]
-    assert table2.spread(values) == pytest.approx((np.mean(values), 2 * sem(values)))
-    assert table2.spread([3.0])[0] == 3.0 and np.isnan(table2.spread([3.0])[1])
+    assert spread(values) == pytest.approx((np.mean(values), 2 * sem(values)))
+    assert spread([3.0])[0] == 3.0 and np.isnan(spread([3.0])[1])
 
 
 def test_what_was_timed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def test_what_was_timed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said == ["B-spline: 2 times 20 samples, there and back"]
     (row,) = found
     assert row.parameters == sum(p.numel() for p in generator.flow.parameters())
-    assert row.model == fingerprint(model) and row.threads == torch.get_num_threads()
+    assert row.model == file_fingerprint(model) and row.threads == torch.get_num_threads()
     kept = json.loads((tmp_path / "table2.json").read_text())
     assert kept["bspline"]["reverse"] == list(row.reverse)
     honest = table2.measure

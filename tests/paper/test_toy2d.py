@@ -13,7 +13,7 @@ import knotflow as kf
 from knotflow.cli import app
 from knotflow.energies import Mixed, Rings
 from knotflow.paper import mixed5d, toy2d
-from knotflow.paper.toy2d_report import write_report
+from knotflow.paper.toy2d import write_report
 from knotflow.training.module import FlowModule
 
 RUN = ["reproduce", "toy2d", "--scale", "smoke"]
@@ -81,6 +81,28 @@ def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.Monkey
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0 and "index.html" in done.output
     assert (folder / "bspline-circle" / "result.json").read_bytes() == before
+
+
+def test_results_of_other_inputs_or_earlier_versions_are_made_again(folder: Path, monkeypatch) -> None:
+    place, scale = folder / "bspline-circle", toy2d.SCALES["smoke"]
+    kept = json.loads((place / "result.json").read_text())
+    monkeypatch.setattr(FlowModule, "training_step", None)
+    for inputs in (None, {**kept["inputs"], "grid": 7}):
+        (place / "result.json").write_text(json.dumps({**kept, "inputs": inputs}))
+        assert toy2d.read_results(folder)[1].kl == kept["kl"], "shown as it is"
+        said: list[str] = []
+        found = toy2d.run_scenario("bspline", "circle", scale, place, say=said.append)
+        assert found.kl == kept["kl"] and said[-1].endswith("exact errors on a grid of 100 x 100")
+        assert json.loads((place / "result.json").read_text())["inputs"] == kept["inputs"]
+
+
+def test_fields_are_kept_for_one_model_and_size(folder: Path, monkeypatch) -> None:
+    for n in (60, 20):
+        density, force = toy2d.learned_field(folder, "rq", "interval", n)
+        assert density.shape == (n, n) and force.shape == (n, n, 2)
+    monkeypatch.setattr(toy2d, "field", None)
+    again = toy2d.learned_field(folder, "rq", "interval", 20)
+    np.testing.assert_array_equal(again[0], density)
 
 
 def test_settings_and_results_for_scripts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

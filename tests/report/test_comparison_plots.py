@@ -5,24 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from knotflow.report.comparison_plots import SampleSet, draw_comparison, free_energy
-from knotflow.report.plots import save
+from knotflow.report.comparison_plots import SampleSet, draw_comparison
+from knotflow.report.figures import save
 
 
 def samples(name: str, seed: int) -> SampleSet:
     random = np.random.default_rng(seed)
     return SampleSet(name, random.normal(size=500), random.vonmises(-1, 2, (500, 2)))
-
-
-def test_free_energies_are_those_of_a_histogram() -> None:
-    angles = samples("a", 0).angles
-    found = free_energy(angles, bins=10)
-    edges = np.linspace(-math.pi, math.pi, 11)
-    counts = np.histogram2d(*angles.T, (edges, edges))[0]
-    assert np.array_equal(np.isnan(found), counts == 0) and np.nanmin(found) == 0
-    np.testing.assert_allclose(found[counts > 0], -np.log(counts[counts > 0] / counts.max()))
-    # An angle of any period is as good.
-    np.testing.assert_array_equal(free_energy(angles + 4 * math.pi, bins=10), found)
 
 
 def test_all_four_panels(tmp_path) -> None:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from knotflow.analysis.frame_table import Observed
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Profile, marginal
-from knotflow.analysis.portrait import LearnedMap, Portrait
+from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.dynamics.record import Record
 from knotflow.report import csv_files
 from knotflow.report.verdicts import judge
@@ -18,12 +18,11 @@ def rows(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content.decode())))
 
 
-def seen(n: int) -> Observed:
+def seen(n: int, **structures: np.ndarray) -> FrameTable:
     x = np.arange(n, dtype=float)
     x[1] = np.nan
-    return Observed(
-        x, x, -x, np.arange(n) % 2 == 0, x, x, np.zeros(n, dtype=np.int32), {"ALA2": np.stack((x, x + 1), 1)}
-    )
+    replica, torsions = np.zeros(n, dtype=np.int32), {"ALA2": np.stack((x, x + 1), 1)}
+    return FrameTable(x, x, -x, np.arange(n) % 2 == 0, x, x, replica, torsions, **structures)
 
 
 def test_metrics_are_exact() -> None:
@@ -49,12 +48,12 @@ def test_verdicts_have_their_rules() -> None:
 
 
 def test_frames_keep_six_digits_and_gaps(monkeypatch) -> None:
-    table = rows(csv_files.observed(seen(5), {"log_weight": np.full(5, -math.inf)}))
+    table = rows(csv_files.frames(seen(5), {"log_weight": np.full(5, -math.inf)}))
     assert [row["energy"] for row in table] == ["-0", "", "-2", "-3", "-4"]
     assert table[4]["psi_ALA2"] == "5" and table[0]["log_weight"] == "-inf"
     assert [row["right_handed"] for row in table] == ["1", "0", "1", "0", "1"]
     monkeypatch.setattr(csv_files, "ROWS", 2)
-    assert [row["log_prob"] for row in rows(csv_files.observed(seen(5)))] == ["0", "2"]
+    assert [row["log_prob"] for row in rows(csv_files.frames(seen(5)))] == ["0", "2"]
 
 
 def test_free_energies_of_one_and_two_torsions() -> None:
@@ -77,8 +76,9 @@ def test_marginals_forces_and_maps() -> None:
     assert abs(sum(float(row["samples"]) for row in table) * width - 1) < 1e-4
 
     force = np.arange(2 * 2 * 3, dtype=float).reshape(2, 2, 3)
-    portrait = Portrait(seen(2), np.zeros((2, 2, 3), np.float32), np.zeros((2, 0)), force, force + 0.5)
-    table = rows(csv_files.forces({"data": None, "samples": portrait}))
+    kept = np.array([0, 2])
+    drawn = seen(3, kept=kept, true_force=force, flow_force=force + 0.5)
+    table = rows(csv_files.forces({"data": None, "samples": drawn}))
     assert len(table) == 12 and {row["on"] for row in table} == {"samples"}
     assert [table[7][key] for key in ("frame", "atom", "direction", "force_field", "flow")] == [
         "1", "0", "y", "7", "7.5",

@@ -1,13 +1,12 @@
 """Pictures of energies over time, and the drift score as text."""
 
 import io
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from knotflow.report.dynamics_plots import BROKEN, WHOLE, EnergyPanel, draw_energies, number, reasons
+from knotflow.report.dynamics_plots import BROKEN, WHOLE, EnergyPanel, draw_energies, reasons
 
 
 def panel(title: str = "flow", offset: float = 0.0) -> EnergyPanel:
@@ -68,26 +67,6 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw_energies([panel()], ("total", "heat"))
     with pytest.raises(ValueError, match=r"panel 'flow' needs energies of shape \(records, replicas\)"):
         replace(panel(), broken=np.zeros(2, dtype=bool))
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (None, None, "–"),
-        (math.nan, 1.0, "–"),
-        (3.14159, None, "3.14"),
-        (301.234, 2.345, "301.2 ± 2.3"),
-        (283.2, 12.7, "283 ± 13"),
-        (1234.0, 234.0, "1234 ± 234"),
-        (3.0e-4, 2.0e-5, "(3.00 ± 0.20)e-4"),
-        (-2.0e-6, 1.3e-6, "(-2.0 ± 1.3)e-6"),
-        (1.0e-7, 2.0e-5, "(0.0 ± 2.0)e-5"),
-        (0.0023, 0.0027, "0.0023 ± 0.0027"),
-        (5.0, 0.0, "5"),
-    ],
-)
-def test_numbers_as_text(value, error, text: str) -> None:
-    assert number(value, error) == text
 
 
 def test_reasons_as_text() -> None:

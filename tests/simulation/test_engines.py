@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.simulation import engines
 from knotflow.simulation.engines import Engine, OpenMMEngine
 from knotflow.simulation.tasks import Outcome, Task, Walkers, run_task
 from knotflow.simulation.torch_engine import TorchEngine
@@ -89,6 +90,21 @@ def test_a_block_depends_only_on_its_task(engine: str, ladder: tuple[float, ...]
     first, second = run_task(fresh, todo), run_task(used, todo)
     assert same(first, second)
     assert not same(first, run_task(used, task("ala2", 2, walkers=walkers, temperatures=ladder, seed=2)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reports_count_all_steps_and_change_nothing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> tuple[Outcome, list[int]]:
+        made, reported = make(engine, "ala2"), list[int]()
+        made.report = reported.append
+        return run_task(made, task("ala2", 2)), reported
+
+    whole, once = run()
+    monkeypatch.setattr(engines, "STEPS_AT_ONCE", 7)
+    parts, often = run()
+    assert sum(once) == sum(often) == 2 * 2 * 20 and len(often) >= 2 * 3
+    np.testing.assert_array_equal(whole.walkers.positions, parts.walkers.positions)
+    np.testing.assert_array_equal(whole.walkers.velocities, parts.walkers.velocities)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

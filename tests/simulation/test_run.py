@@ -108,6 +108,24 @@ def test_a_run_goes_on_where_it_began(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not np.array_equal(content(tmp_path / "a.h5")["positions"], other)
 
 
+def test_progress_counts_all_steps_from_within_tasks(tmp_path: Path) -> None:
+    seen: list[tuple] = []
+    simulation = Simulation(tmp_path / "a.h5", molecule("ala2"), SimulationPlan(**QUICK), 1)  # type: ignore[arg-type]
+    simulation.run(lambda *now: seen.append(now))
+    done = [now[1] for now in seen]
+    assert list(dict.fromkeys(now[0] for now in seen)) == ["spreading", "equilibrating", "sampling"]
+    assert {now[2] for now in seen} == {3 * (200 + 100 + 6 * 40)} == {done[-1]} and done == sorted(done)
+    assert seen[-1][3].startswith("0.0 ns kept, ") and seen[-1][3].endswith(" ns/day of all walkers")
+    ends = {200 * n for n in range(1, 4)}
+    assert len(ends & set(done)) == 3 and len(seen) > len(set(done) & ends) + 3 + 9  # and in between
+    seen.clear()
+    simulation.run(lambda *now: seen.append(now))
+    assert seen == []  # nothing to do
+    plan = SimulationPlan(**(QUICK | {"frames": 8}))  # type: ignore[arg-type]
+    Simulation(tmp_path / "a.h5", molecule("ala2"), plan, 1).run(lambda *now: seen.append(now))
+    assert seen[0][0] == "sampling" and seen[0][1] > done[-1]  # resumed
+
+
 SCRIPT = """
 import sys
 from knotflow.simulation import run as simulate
@@ -116,7 +134,7 @@ simulate.SPREAD_STEPS = 200
 simulate.TASK_STEPS = {"openmm": 80, "torch": 80}
 plan = simulate.SimulationPlan(replicas=3, frames=60, interval=40, equilibration=100)
 run = simulate.Simulation(sys.argv[1], ala2(), plan, 1)
-run.run(lambda now: print(now.steps, flush=True))
+run.run(lambda doing, done, total, note: print(done, flush=True))
 """
 
 
@@ -127,7 +145,7 @@ def test_killed_runs_go_on_to_the_same_end(tmp_path: Path, wait: float) -> None:
     for _ in range(2):
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            for _ in range(9):
+            for _ in range(18):  # two for each task
                 process.stdout.readline()
             time.sleep(wait)
             os.kill(process.pid, signal.SIGKILL)
@@ -138,9 +156,9 @@ def test_killed_runs_go_on_to_the_same_end(tmp_path: Path, wait: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 7}, "was begun with seed 0, now it is 7"),
-        ({"replicas": 4}, "was begun with replicas 3, now it is 4"),
-        ({"method": "tempering"}, "was begun with method langevin, now it is tempering"),
+        ({"seed": 7}, "a simulation made with seed 0, but you asked for seed 7;"),
+        ({"replicas": 4}, "made with replicas 3, but you asked for replicas 4;"),
+        ({"method": "tempering"}, "made with method langevin, but you asked for method tempering;"),
     ],
 )
 def test_another_plan_is_refused_and_the_file_stays(tmp_path: Path, options: dict, message: str) -> None:
@@ -153,10 +171,10 @@ def test_another_plan_is_refused_and_the_file_stays(tmp_path: Path, options: dic
 
 def test_another_molecule_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "a.h5", frames=2)
-    with pytest.raises(ValueError, match="was begun with another force field or order of atoms"):
+    with pytest.raises(ValueError, match=r"made with .*force field .*, but you asked for .*force field"):
         plan = SimulationPlan(**QUICK)  # type: ignore[arg-type]
         Simulation(tmp_path / "a.h5", molecule("vacuum"), plan)
-    with pytest.raises(ValueError, match=r"was begun with temperature 300.0, now it is 350.0"):
+    with pytest.raises(ValueError, match=r"made with temperature 300.0, but you asked for .* 350.0;"):
         Simulation(tmp_path / "a.h5", molecule("ala2").with_temperature(350.0), plan)
 
 

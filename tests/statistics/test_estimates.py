@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from knotflow.simulation.summary import over_replicas
-from knotflow.statistics.estimates import FEWEST_BLOCKS, Estimate, blocks, bootstrap, mean, spread
+from knotflow.statistics.estimates import (
+    FEWEST_BLOCKS,
+    Estimate,
+    blocks,
+    bootstrap,
+    mean,
+    over_replicas,
+    spread,
+)
 
 
 def correlated(random: np.random.Generator, replicas: int = 20, length: int = 30) -> tuple:
@@ -49,11 +56,14 @@ def test_mean_of_independent_values_has_the_textbook_error() -> None:
     assert found.value == values.mean()
 
 
-def test_mean_of_replicas_has_the_error_of_over_replicas() -> None:
+def test_error_over_replicas_is_that_of_their_means_weighted_by_length() -> None:
     values, replica = correlated(np.random.default_rng(1))
     keep = np.random.default_rng(2).random(len(values)) < 0.6  # of unequal length
-    expected = over_replicas(values[keep], replica[keep].astype(np.int32))
-    assert mean(values[keep], replica[keep]).error == pytest.approx(expected.error)
+    values, replica = values[keep], replica[keep]
+    parts = [values[replica == k] for k in range(20)]
+    squares = [(len(part) / len(values) * (part.mean() - values.mean())) ** 2 for part in parts]
+    found = over_replicas(values, 3 * replica + 7)
+    assert found.value == values.mean() and found.error == pytest.approx(math.sqrt(sum(squares) * 20 / 19))
 
 
 def test_bootstrap_agrees_with_linearisation() -> None:
@@ -106,3 +116,52 @@ def test_no_error_bar_where_it_could_not_be_honest() -> None:
 def test_scaling_an_estimate_scales_its_error() -> None:
     scaled = Estimate(2.0, 0.5) * -3.0
     assert (scaled.value, scaled.error) == (-6.0, 1.5)
+
+
+def test_error_bars_are_those_of_independent_replicas() -> None:
+    """Replicas of unequal length with common shifts: the error bar covers the truth as often as it should."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(5, 40, size=30)
+    replica = np.repeat(np.arange(30), lengths)
+    z = []
+    for _ in range(400):
+        values = random.normal(size=len(replica)) + random.normal(size=30)[replica]
+        average = over_replicas(values, replica)
+        z.append(average.value / average.error)
+    assert np.std(z) == pytest.approx(1.0, abs=0.15)
+
+
+def test_one_replica_has_no_error_bar() -> None:
+    average = over_replicas(np.arange(5.0), np.zeros(5, dtype=np.int32))
+    assert average.value == 2.0 and math.isnan(average.error) and str(average) == "2"
+    assert str(Estimate(-23.8412, 0.0214)) == "-23.841 ± 0.021"
+    assert str(mean(np.array([1.0, 3.0]))) == "2.0 ± 1.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (math.nan, math.nan, "–"),
+        (math.nan, 1.0, "–"),
+        (math.inf, math.nan, "inf"),
+        (3.14159, math.nan, "3.142"),
+        (10_032.0, math.nan, "10,032"),
+        (301.234, 2.345, "301.2 ± 2.3"),
+        (283.2, 12.7, "283 ± 13"),
+        (1234.0, 234.0, "1234 ± 234"),
+        (3.0e-4, 2.0e-5, "(3.00 ± 0.20)e-4"),
+        (-2.0e-6, 1.3e-6, "(-2.0 ± 1.3)e-6"),
+        (1.0e-7, 2.0e-5, "(0.0 ± 2.0)e-5"),
+        (3.21e9, 2.1e8, "(3.21 ± 0.21)e9"),
+        (0.0023, 0.0027, "0.0023 ± 0.0027"),
+        (5.0, 0.0, "5"),
+    ],
+)
+def test_numbers_as_text(value: float, error: float, text: str) -> None:
+    assert str(Estimate(value, error)) == text
+
+
+def test_estimates_from_json() -> None:
+    assert Estimate.read({"value": 1, "error": 0.5}) == Estimate(1.0, 0.5)
+    found = Estimate.read({"slope": None}, "slope", "slope_error")
+    assert math.isnan(found.value) and math.isnan(found.error)

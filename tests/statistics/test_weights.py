@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import special, stats
 
 from knotflow.statistics.weights import (
+    RunningShare,
     clipped,
     effective_share,
     log_mean_exp,
@@ -17,6 +18,7 @@ from knotflow.statistics.weights import (
     normalised,
     pareto_k,
     resampled,
+    systematic,
 )
 
 finite = st.floats(-1e4, 1e4)
@@ -111,3 +113,36 @@ def test_resampling_follows_weights_up_to_rounding(log_w: np.ndarray, n: int, se
     counts = np.bincount(rows, minlength=len(log_w))
     assert len(rows) == n and (np.abs(counts - n * normalised(log_w)) < 1 + 1e-6).all()
     assert np.isfinite(log_w[rows]).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_effective_sample_size_of_pieces(shift: float) -> None:
+    log_w = np.random.default_rng(0).normal(scale=2.0, size=1000)
+    log_w[:3] = np.nan, -np.inf, np.inf
+    found = RunningShare()
+    for part in np.array_split(log_w + shift, 7):
+        found.add(part)
+    w = np.exp(log_w[3:])
+    assert found.share == pytest.approx(w.sum() ** 2 / (1000 * (w**2).sum()), rel=1e-12)
+    assert found.n == 1000 and found.not_finite == 3
+    nothing = RunningShare()
+    nothing.add(np.full(4, -np.inf))
+    assert np.isnan(nothing.share) and nothing.not_finite == 4
+
+
+@given(
+    st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 20)), min_size=1, max_size=40),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_rows_come_as_often_as_their_weights_say(weights: list[float], start: float) -> None:
+    weight = np.array(weights if any(weights) else [*weights, 1.0])
+    n = len(weight)
+    rows = systematic(weight, n, start)
+    assert len(rows) == n and (np.diff(rows) >= 0).all()
+    counts, expected = np.bincount(rows, minlength=n), n * weight / weight.sum()
+    assert (np.abs(counts - expected) < 1 + 1e-9).all()
+    assert (counts[weight == 0] == 0).all()
+    # Averaged over starts, exactly as often.
+    starts = (np.arange(200) + 0.5) / 200
+    mean = sum(np.bincount(systematic(weight, n, s), minlength=n) for s in starts) / 200
+    np.testing.assert_allclose(mean, expected, rtol=0, atol=0.0101)

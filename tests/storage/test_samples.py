@@ -16,7 +16,7 @@ from torch import Tensor
 
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
-from knotflow.storage.samples import RunningShare, SampleWriter, read_samples
+from knotflow.storage.samples import SampleWriter, read_samples
 from tests.molecules.molecules import frames, molecule
 
 FORMATS = [".h5", ".xtc", ".dcd", ".pdb"]
@@ -252,21 +252,6 @@ def test_other_files_are_refused(tmp_path: Path, system: MolecularSystem) -> Non
     # A trajectory it is not, either.
     with pytest.raises(ValueError):
         trajectory.read(path)
-
-
-@pytest.mark.parametrize("shift", [0.0, 1000.0])
-def test_effective_sample_size_of_pieces(shift: float) -> None:
-    log_w = np.random.default_rng(0).normal(scale=2.0, size=1000)
-    log_w[:3] = np.nan, -np.inf, np.inf
-    found = RunningShare()
-    for part in np.array_split(log_w + shift, 7):
-        found.add(part)
-    w = np.exp(log_w[3:])
-    assert found.share == pytest.approx(w.sum() ** 2 / (1000 * (w**2).sum()), rel=1e-12)
-    assert found.n == 1000 and found.not_finite == 3
-    nothing = RunningShare()
-    nothing.add(np.full(4, -np.inf))
-    assert np.isnan(nothing.share) and nothing.not_finite == 4
 
 
 WITHOUT_OPENMM = """

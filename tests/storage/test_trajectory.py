@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -310,3 +311,24 @@ def test_damage_inside_is_noticed_where_checksums_are(path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(OSError, match="is cut off or damaged"):
         trajectory.read(path)
+
+
+def test_fingerprints_tell_contents(path: Path, system: MolecularSystem, tmp_path: Path) -> None:
+    def found(frames: Frames, system: MolecularSystem = system) -> str:
+        file = tmp_path / "other.h5"
+        file.unlink(missing_ok=True)
+        trajectory.create(file, system, {"seed": 4})
+        trajectory.append(file, frames, at=0)
+        return trajectory.fingerprint(file)
+
+    empty = trajectory.fingerprint(path)
+    trajectory.append(path, make(range(12)), at=0)
+    known = trajectory.fingerprint(path)
+    assert known != empty and found(make(range(12))) == known
+    frames = make(range(12))
+    others = [
+        frames[:11],
+        replace(frames, energies=frames.energies + np.eye(12)[3]),
+        replace(frames, replica=frames.replica[::-1]),
+    ]
+    assert len({known, *map(found, others), found(frames, ala2(310.0))}) == 5

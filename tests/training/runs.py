@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 import knotflow as kf
+from knotflow.progress import Progress
+from knotflow.statistics.weights import systematic
 from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
-from knotflow.training.own_samples import effective_share, systematic, truncated
-from knotflow.training.progress import Told
+from knotflow.training.own_samples import effective_share, truncated
 
 CONFIG = TrainingConfig.parse(
     {
@@ -37,8 +38,8 @@ def energy(x: torch.Tensor) -> torch.Tensor:
 def own(flow: kf.Flow, seed: int) -> Pool:
     x, log_prob = flow.sample_and_log_prob(64, generator=torch.Generator().manual_seed(seed))
     weight = truncated((-energy(x) - log_prob).double())
-    x = x[systematic(weight, 0.5)]
-    return Pool(Batch(x, force=-2 * x), effective_share(weight))
+    x = x[torch.from_numpy(systematic(weight.numpy(), 64, 0.5))]
+    return Pool(Batch(x, force=-2 * x), effective_share(weight.log()))
 
 
 def data(n: int = 200) -> Batch:
@@ -53,7 +54,7 @@ def flow(seed: int = 0) -> kf.Flow:
     )
 
 
-def run(folder: Path, seed: int = 0, told: Told | None = None) -> kf.Flow:
+def run(folder: Path, seed: int = 0, progress: Progress | None = None) -> kf.Flow:
     return fit(
         flow(seed),
         data(),
@@ -62,8 +63,7 @@ def run(folder: Path, seed: int = 0, told: Told | None = None) -> kf.Flow:
         validation=Batch(*data(50)[:2]),
         energy=energy,
         own=own,
-        progress=False,
-        told=told,
+        progress=progress,
     )
 
 

@@ -122,9 +122,7 @@ def test_whether_a_run_was_compiled_makes_no_other_run_of_it(
     """Earlier versions compiled by themselves, and their folders say so."""
     monkeypatch.setattr(FlowModule, "training_step", None)  # a step would fail
     other = runs.CONFIG.model_copy(update={"compile": True})
-    again = fit(
-        runs.flow(), runs.data(), other, reference[0], energy=runs.energy, own=runs.own, progress=False
-    )
+    again = fit(runs.flow(), runs.data(), other, reference[0], energy=runs.energy, own=runs.own)
     assert all(map(torch.equal, _weights(again), _weights(reference[1])))
 
 
@@ -136,10 +134,10 @@ def test_training_as_one_graph_falls_back_with_one_warning(
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=no_compiler))
     config = TrainingConfig.parse({"steps": 3, "batch_size": 32})
-    plain = fit(runs.flow(), runs.data().x, config, tmp_path / "plain", progress=False)
+    plain = fit(runs.flow(), runs.data().x, config, tmp_path / "plain")
     compiled = config.model_copy(update={"compile": True})
     with caplog.at_level(logging.WARNING, logger="knotflow"):
-        found = fit(runs.flow(), runs.data().x, compiled, tmp_path / "graph", progress=False)
+        found = fit(runs.flow(), runs.data().x, compiled, tmp_path / "graph")
     assert [record.getMessage().count("training goes on eagerly") for record in caplog.records] == [1]
     assert all(map(torch.equal, _weights(found), _weights(plain)))
 
@@ -148,15 +146,13 @@ def test_a_folder_of_another_run_is_refused(reference: tuple[Path, kf.Flow]) -> 
     folder, _ = reference
     before = (folder / "model.safetensors").read_bytes()
     other = runs.CONFIG.model_copy(update={"learning_rate": 0.5})
-    with pytest.raises(ValueError, match=r"differs in training.learning_rate \(0.01 there, 0.5 here\)"):
-        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own, progress=False)
+    with pytest.raises(ValueError, match=r"made with training.learning_rate 0.01, but you asked for .* 0.5;"):
+        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own)
     other = runs.CONFIG.model_copy(update={"own_share": 0.0})
-    with pytest.raises(ValueError, match=r"differs in training.own_share \(0.25 there, 0.0 here\)"):
-        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own, progress=False)
-    with pytest.raises(ValueError, match="differs in data"):
-        fit(
-            runs.flow(), runs.data(150), runs.CONFIG, folder, energy=runs.energy, own=runs.own, progress=False
-        )
+    with pytest.raises(ValueError, match=r"made with training.own_share 0.25, but you asked for .* 0.0;"):
+        fit(runs.flow(), runs.data(), other, folder, energy=runs.energy, own=runs.own)
+    with pytest.raises(ValueError, match="holds a run made with data"):
+        fit(runs.flow(), runs.data(150), runs.CONFIG, folder, energy=runs.energy, own=runs.own)
     assert (folder / "model.safetensors").read_bytes() == before
 
 
@@ -185,12 +181,6 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs forces of the validation data"):
         fit(runs.flow(), runs.data(), fm, folder, validation=x)
     assert not folder.exists()
-
-
-def test_progress_is_shown_without_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = TrainingConfig.parse({"steps": 20, "batch_size": 32, "log_every": 5})
-    fit(runs.flow(), runs.data().x, config, tmp_path, title="rings")
-    assert "rings: step 20 of 20  nll" in capfd.readouterr().err
 
 
 # --- the guard ---------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import knotflow as kf
@@ -19,7 +17,7 @@ from knotflow.training import Batch, OwnSamples, own_samples
 from knotflow.training import molecules as molecules_module
 from knotflow.training.module import FlowModule
 from knotflow.training.molecules import MoleculeTraining, load_data, train_generator, training_config
-from knotflow.training.own_samples import effective_share, systematic, truncated
+from knotflow.training.own_samples import effective_share, truncated
 from tests.analysis.generators import (
     ANGLE,
     LENGTH,
@@ -52,30 +50,8 @@ def test_truncation() -> None:
     weight = truncated(even)
     torch.testing.assert_close(weight, even.exp() / even.exp().mean())
     expected = float(even.exp().sum() ** 2 / even.exp().square().sum() / 1000)
-    assert effective_share(weight) == pytest.approx(expected)
-    assert effective_share(torch.zeros(3)) == 0
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    weights=st.lists(st.one_of(st.just(0.0), st.floats(1e-3, 20)), min_size=1, max_size=40),
-    start=st.floats(0, 1, exclude_max=True),
-)
-def test_rows_come_as_often_as_their_weights_say(weights: list[float], start: float) -> None:
-    if not any(weights):
-        weights = [*weights, 1.0]
-    weight = torch.tensor(weights, dtype=torch.float64)
-    rows = systematic(weight, start)
-    n = len(weight)
-    assert len(rows) == n and (rows.diff() >= 0).all()
-    counts = torch.bincount(rows, minlength=n)
-    expected = n * weight / weight.sum()
-    assert ((counts - expected).abs() < 1 + 1e-9).all()
-    assert (counts[weight == 0] == 0).all()
-    # Averaged over starts, exactly as often.
-    starts = (torch.arange(200, dtype=torch.float64) + 0.5) / 200
-    mean = sum(torch.bincount(systematic(weight, float(s)), minlength=n) for s in starts) / 200
-    torch.testing.assert_close(mean.double(), expected, rtol=0, atol=0.0101)
+    assert effective_share(weight.log()) == pytest.approx(expected)
+    assert effective_share(torch.full((3,), -math.inf)) == 0
 
 
 # --- pools of samples -------------------------------------------------------------------------------------
@@ -246,7 +222,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BoltzmannGenerator]:
     folder = tmp_path_factory.mktemp("runs") / "chain"
-    return folder, train_generator(data, folder, CHOICE, energy=field, progress=False)
+    return folder, train_generator(data, folder, CHOICE, energy=field)
 
 
 @pytest.mark.parametrize("step", [8, 17, 34])
@@ -258,9 +234,9 @@ def test_a_stopped_run_ends_with_the_same_weights(
 ) -> None:
     """Before own samples are used, and after."""
     with stopped_after(step), pytest.raises(StopError):
-        train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+        train_generator(data, tmp_path / "run", CHOICE, energy=field)
     torch.manual_seed(99)
-    resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+    resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field)
     assert all(map(torch.equal, weights(resumed), weights(finished[1])))
     assert read_log(tmp_path / "run" / "log.csv") == read_log(finished[0] / "log.csv")
 
@@ -277,7 +253,7 @@ def test_own_samples_are_used_from_a_quarter_of_the_steps_on(
         original(self, batch, batch_idx)
 
     monkeypatch.setattr(FlowModule, "training_step", counting)
-    train_generator(data, tmp_path / "run", CHOICE, energy=field, progress=False)
+    train_generator(data, tmp_path / "run", CHOICE, energy=field)
     log = read_log(tmp_path / "run" / "log.csv")
     blocks = [(step, value) for step, name, value in log if name == "own_ess"]
     assert [step for step, _ in blocks] == [13, 17, 21, 25, 29, 33]  # 36 steps in blocks of 4
@@ -296,16 +272,16 @@ def test_who_trains_on_own_samples() -> None:
 
 def test_refused(data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own_samples needs an energy: give energy=..., or set it to False"):
-        train_generator(data, tmp_path / "run", CHOICE, progress=False)
+        train_generator(data, tmp_path / "run", CHOICE)
     assert not (tmp_path / "run").exists()
     other = CHOICE.model_copy(update={"own_samples": False})
-    with pytest.raises(ValueError, match=r"differs in training.own_share \(0.5 there, 0.0 here\)"):
-        train_generator(data, finished[0], other, energy=field, progress=False)
+    with pytest.raises(ValueError, match=r"made with training.own_share 0.5, but you asked for .* 0.0;"):
+        train_generator(data, finished[0], other, energy=field)
 
 
 def test_with_the_reverse_divergence(data: Path, tmp_path: Path) -> None:
     choice = CHOICE.model_copy(update={"reverse_kl": 0.1})
-    model = train_generator(data, tmp_path / "run", choice, energy=field, progress=False)
+    model = train_generator(data, tmp_path / "run", choice, energy=field)
     names = {name for _, name, _ in read_log(tmp_path / "run" / "log.csv")}
     assert names >= {"nll", "force_matching", "reverse_kl", "own_ess", "ess"}
     assert all(weight.isfinite().all() for weight in weights(model))

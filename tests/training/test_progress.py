@@ -1,61 +1,47 @@
-"""What a training tells as it goes: the rows of its log, and the time left."""
+"""What a training reports: its steps, and the numbers of its log."""
 
-import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from knotflow.log_file import read_log
-from knotflow.training import Batch, progress
-from knotflow.training.module import FlowModule
-from knotflow.training.progress import Progress
+from knotflow.training import progress as module
 from tests.training import runs
 from tests.training.stopping import StopError
-
-
-@pytest.fixture
-def two_seconds_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on with the steps; the first one, which may compile, takes a minute more."""
-    original, now = FlowModule.training_step, [1000.0]
-
-    def step(self: FlowModule, batch: Batch, batch_idx: int) -> None:
-        original(self, batch, batch_idx)
-        now[0] += 62.0 if now[0] == 1000 else 2.0
-
-    monkeypatch.setattr(FlowModule, "training_step", step)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
 
 def logged(folder: Path, step: int) -> dict[str, float]:
     return {name: value for number, name, value in read_log(folder / "log.csv") if number == step}
 
 
-def test_it_tells_the_rows_of_its_log_and_the_time_left(two_seconds_a_step, tmp_path: Path) -> None:
-    told: list[Progress] = []
+def test_it_reports_its_steps_and_the_rows_of_its_log(tmp_path: Path) -> None:
+    seen: list[tuple] = []
 
-    def stop(now: Progress) -> None:
-        told.append(now)
-        if now.step == 30:
+    def stop(*now: object) -> None:
+        seen.append(now)
+        if now[1] == 30:
             raise StopError
 
     with pytest.raises(StopError):
-        runs.run(tmp_path, told=stop)
-    assert [now.step for now in told] == [0, 10, 20, 30] and {now.steps for now in told} == {70}
-    assert math.isnan(told[0].seconds_left) and told[0].values == {}
-    assert [now.seconds_left for now in told[1:]] == [120.0, 100.0, 80.0]
-    assert told[1].values.keys() == {"nll", "force_matching", "reverse_kl"}
-    assert told[1].values["nll"] == logged(tmp_path, 10)["nll"]
+        runs.run(tmp_path, progress=stop)
+    trained = [now for now in seen if now[0] == "training"]
+    assert [now[1] for now in trained] == [0, 10, 20, 30] and {now[2] for now in trained} == {70}
+    assert trained[0][3] == "" and f"nll {logged(tmp_path, 10)['nll']:.5g}, force_matching" in trained[1][3]
     # The checkpoint of step 20 has been there since.
-    assert told[3].values["validation_nll"] == logged(tmp_path, 20)["validation_nll"]
+    assert f"validation_nll {logged(tmp_path, 20)['validation_nll']:.5g}" in trained[3][3]
 
-    told.clear()
-    runs.run(tmp_path, told=told.append)
-    assert [now.step for now in told] == [20, 30, 40, 50, 60, 70]
-    assert math.isnan(told[0].seconds_left) and told[0].values == {}
-    assert [now.seconds_left for now in told[1:]] == [80.0, 60.0, 40.0, 20.0, 0.0]
-    assert all(now.values["nll"] == logged(tmp_path, now.step)["nll"] for now in told[1:])
+    seen.clear()
+    runs.run(tmp_path, progress=lambda *now: seen.append(now))
+    assert [now[:3] for now in seen] == [("training", step, 70) for step in range(20, 71, 10)]
+    assert all(f"nll {logged(tmp_path, now[1])['nll']:.5g}" in now[3] for now in seen[1:])
 
-    told.clear()
-    runs.run(tmp_path, told=told.append)  # finished: loaded
-    assert told == []
+    seen.clear()
+    runs.run(tmp_path, progress=lambda *now: seen.append(now))  # finished: loaded
+    assert seen == []
+
+
+def test_slow_steps_are_reported_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORT_EVERY", 0.0)
+    seen: list[tuple] = []
+    runs.run(tmp_path, progress=lambda *now: seen.append(now))
+    assert [now[1] for now in seen if now[0] == "training"] == list(range(71))

@@ -1,26 +1,22 @@
 """The quickstart's parts: scales that fit, numbers in words, parts of steps. All of it: tests/cli."""
 
-import math
-import os
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from knotflow.analysis.chain_summary import side_with_error
-from knotflow.simulation.summary import Average, over_replicas
-from knotflow.training.progress import Progress
-from knotflow.workflows import quickstart
-from knotflow.workflows.quickstart import STEPS, is_reported
-from knotflow.workflows.quickstart_job import SCALES, Quickstart, smoke
-from knotflow.workflows.quickstart_lines import Facts, lines, side_difference
+from knotflow.statistics.estimates import Estimate, over_replicas
+from knotflow.workflows.quickstart import NOTE, SCALES, Quickstart, smoke
+from knotflow.workflows.quickstart_summary import Facts, lines, side_difference
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
     return {"value": value, "error": error, "note": note}
 
 
-def found(reweighted: dict, simulated: Average, *, ess: float = 0.3125, k: float = 0.4) -> Facts:
+def found(reweighted: dict, simulated: Estimate, *, ess: float = 0.3125, k: float = 0.4) -> Facts:
     """Results as files have them."""
     metrics = {
         "about": {
@@ -48,7 +44,8 @@ def job(folder: Path = Path("runs/quickstart")) -> Quickstart:
 def test_scales_have_one_seed_and_a_time_for_every_step(name: str) -> None:
     scale = SCALES[name](7)
     assert {scale.plan.seed, scale.training.seed, scale.dynamics.seed} == {7}
-    assert len(scale.seconds) == len(STEPS) and min(scale.seconds) > 0
+    assert len(scale.seconds) == 6 and min(scale.seconds) > 0
+    assert [step.seconds for step in Quickstart(Path("here"), scale).steps()] == list(scale.seconds)
     assert scale.training.forces and scale.training.preset == "quick"
 
 
@@ -63,7 +60,7 @@ def test_the_full_scale_has_tasks_of_one_size_and_enough_replicas_to_hold_some_b
 
 
 def test_five_lines_tell_the_numbers() -> None:
-    said = lines(job(), found(measure(3.91, 0.21), Average(4.1, 0.3)))
+    said = lines(job(), found(measure(3.91, 0.21), Estimate(4.1, 0.3)))
     assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
     assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
     assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
@@ -76,7 +73,7 @@ def test_five_lines_tell_the_numbers() -> None:
 
 
 def test_bad_news_is_told() -> None:
-    far = lines(job(), found(measure(2.0, 0.1), Average(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
+    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
     assert "wastes nearly all samples" in far
     assert "weights cannot be trusted" in far
     assert "more apart than error bars explain" in far
@@ -85,9 +82,9 @@ def test_bad_news_is_told() -> None:
 @pytest.mark.parametrize(
     ("reweighted", "simulated", "sentence"),
     [
-        (measure(3.0), Average(np.inf, np.nan), "is not known, as the simulation never changed sides."),
-        (measure(None, None), Average(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
-        (measure(3.5, None), Average(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
+        (measure(3.0), Estimate(np.inf, np.nan), "is not known, as the simulation never changed sides."),
+        (measure(None, None), Estimate(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
+        (measure(3.5, None), Estimate(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
     ],
 )
 def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
@@ -103,45 +100,25 @@ def test_side_difference_is_that_of_the_angles() -> None:
     phi = np.where(random.random(8000) < share, 1.0, -1.0)
     ours = side_difference(over_replicas((phi > 0).astype(float), replica))
     theirs = side_with_error(phi, replica)
-    assert ours.mean == pytest.approx(theirs.mean)
+    assert ours.value == pytest.approx(theirs.value)
     assert ours.error == pytest.approx(theirs.error, rel=0.3)  # that of a bootstrap
 
 
 @pytest.mark.parametrize(("share", "difference"), [(0.0, np.inf), (1.0, -np.inf)])
 def test_side_difference_of_one_side_is_infinite(share: float, difference: float) -> None:
-    assert side_difference(Average(share, 0.0)).mean == difference
+    assert side_difference(Estimate(share, 0.0)).value == difference
 
 
-def test_stages_go_from_nothing_to_all() -> None:
-    told: list[float] = []
-    progress = quickstart._stages(told.append, 2)
-    for doing in ("one", "two"):
-        for done in range(4):
-            progress(doing, done, 3)
-    assert told == pytest.approx([0, 1 / 6, 1 / 3, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1])
-
-
-def test_training_tells_how_far_it_is(monkeypatch) -> None:
-    told: list[float] = []
-
-    def fake(data: Path, folder: Path, training, *, told, **_) -> None:
-        assert (data, folder, training) == (job().data, job().folder, job().scale.training)
-        for step in (0, 20, 80):
-            told(Progress(step, 80, math.nan, {}))
-
-    monkeypatch.setattr(quickstart, "train_generator", fake)
-    quickstart.train(job(), told.append)
-    assert told == pytest.approx([0.1, 0.325, 1.0])
-
-
-def test_a_page_is_written_anew_when_it_is_older_than_what_it_shows(tmp_path: Path) -> None:
+def test_a_page_is_written_anew_when_what_it_shows_has_changed(tmp_path: Path) -> None:
     here = job(tmp_path)
-    assert not is_reported(here)
-    here.motion.mkdir()
-    files = [here.model, here.metrics, here.motion / "record.npz", here.page]
-    for age, file in zip((30, 20, 10, 0), files, strict=True):
-        file.touch()
-        os.utime(file, (1e9 - age, 1e9 - age))
-    assert is_reported(here)
-    os.utime(here.metrics, (1e9 + 1, 1e9 + 1))
-    assert not is_reported(here)
+    page = here.steps()[-1]
+    assert not page.is_done
+    here.dynamics_folder.mkdir()
+    for file in (here.model, here.metrics, here.dynamics_folder / "record.npz"):
+        file.write_bytes(b"content")
+    here.page.write_text("<html></html>")
+    assert not page.is_done, "a page that does not say of what it was made"
+    here.page.write_text(f"<html></html>{NOTE}{json.dumps(here._page_inputs())} -->\n")
+    assert page.is_done
+    here.metrics.write_bytes(b"new")
+    assert not page.is_done

@@ -3,14 +3,15 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from knotflow.analysis.evaluation import evaluate
-from knotflow.analysis.portrait import of_samples
+from knotflow.analysis import evaluation
+from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
 from knotflow.dynamics import DynamicsConfig, FlowEnergy
 from knotflow.dynamics import run as run_dynamics
 from knotflow.energies import OpenMMEnergy
@@ -22,7 +23,6 @@ from knotflow.storage import trajectory
 from knotflow.workflows.report import (
     Written,
     find_data,
-    is_evaluation_of,
     read_curves,
     write_report,
 )
@@ -197,26 +197,67 @@ def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: P
     ).plain()
     assert first["measures"] == second["measures"] == found["measures"]
     assert second["residues"] == found["residues"] and second["seconds"].keys() == found["seconds"].keys()
-    generator = BoltzmannGenerator.load(model)
-    with pytest.raises(ValueError, match="samples must be those drawn, 2, got 300; give the same number"):
-        evaluate(generator, data, energy, samples=300, drawn=of_samples(generator, energy, 2, 0).seen)
 
 
-def test_an_evaluation_is_used_again(
-    run: Path, written: Written, energy, tmp_path: Path, monkeypatch
-) -> None:
+def test_an_evaluation_is_that_of_all_its_inputs(run: Path, written: Written, energy, tmp_path: Path) -> None:
     model, data = run / "model.safetensors", run.parent.parent / "ala2.h5"
     file = run / "metrics.json"
-    assert is_evaluation_of(file, model, data) and is_evaluation_of(file, model)
-    other = ala2_data(tmp_path / "other.h5", frames=5)
-    assert not is_evaluation_of(file, model, other)
-    assert not is_evaluation_of(tmp_path / "none.json", model, data)
+
+    def is_of(model: Path = model, data: Path | None = data, file: Path = file, **other: object) -> bool:
+        options = {"samples": 300, "seed": 0, **other}
+        return is_evaluation_of(file, evaluation_inputs(model, data, **options))
+
+    assert is_of() and is_of(data=None) and is_of(energy=energy)
+    assert not is_of(samples=200) and not is_of(seed=1) and not is_of(float64=True)
+    assert not is_of(all_frames=True) and not is_of(data=None, samples=200)
+    assert not is_of(energy="TorchForceField")
+    # Data of another name are not those of the training, so that all rows count.
+    other, moved = tmp_path / "other.h5", tmp_path / "ala2.h5"
+    other.write_bytes(data.read_bytes())
+    moved.write_bytes(data.read_bytes())
+    assert is_of(data=moved) and not is_of(data=other)
+    frames = trajectory.read(moved)
+    trajectory.append(moved, replace(frames, energies=frames.energies + 1.0), at=0)
+    assert not is_of(data=moved)
+    assert not is_of(file=tmp_path / "none.json")
     (tmp_path / "metrics.json").write_text('{"about": 3}')
-    assert not is_evaluation_of(tmp_path / "metrics.json", model)
+    assert not is_of(file=tmp_path / "metrics.json")
     copy, another = tmp_path / "copy.safetensors", tmp_path / "another.safetensors"
     copy.write_bytes(model.read_bytes())
     BoltzmannGenerator.load(model).save(another)  # the same weights, without the notes of the training
-    assert is_evaluation_of(file, copy, data) and not is_evaluation_of(file, another, data)
+    assert is_of(copy) and not is_of(another)
+
+
+def test_numbers_are_made_anew_when_something_has_changed(tmp_path: Path, monkeypatch) -> None:
+    data, model = chain_data(tmp_path / "chain.h5", n=60), tmp_path / "chain.safetensors"
+    chain_generator().save(model)
+    said: list[str] = []
+
+    def measured(**options: int) -> bool:
+        """Whether a report measures, or takes the numbers that are there."""
+        said.clear()
+
+        def progress(doing: str, done: float, total: float, note: str = "") -> None:
+            said.append(doing)
+
+        written = write_report(model, energy, tmp_path / "page.html", data=data, progress=progress, **options)
+        again = "distances and error bars" in said
+        assert (written.metrics == tmp_path / "metrics.json") is again
+        page = Reader(written.page.read_text(encoding="utf-8"))
+        assert json.loads(page.downloads["metrics.json"])["about"]["samples"] == options["samples"]
+        return again
+
+    with OpenMMEnergy(chain(), workers=1) as energy:
+        assert measured(samples=40) and not measured(samples=40)
+        assert measured(samples=50) and not measured(samples=50)
+        assert measured(samples=50, seed=3) and not measured(samples=50, seed=3)
+        frames = trajectory.read(data)
+        trajectory.append(data, frames[:50], at=0)
+        assert measured(samples=50, seed=3) and not measured(samples=50, seed=3)
+        trajectory.append(data, replace(frames[:50], replica=frames.replica[:50] + 1), at=0)
+        assert measured(samples=50, seed=3)
+        monkeypatch.setattr(evaluation, "__version__", "another")
+        assert measured(samples=50, seed=3)
 
 
 def test_without_data_and_run_the_page_has_what_there_is(
@@ -268,7 +309,7 @@ def test_dynamics_of_another_model_are_not_shown(run: Path, written, energy, tmp
     model = tmp_path / "model.safetensors"
     model.write_bytes((run / "model.safetensors").read_bytes())
     record = generator_report.Record.load(run / "dynamics" / "record.npz")
-    for owner, shown in ((generator_report.fingerprint(model), True), ("another", False), (None, True)):
+    for owner, shown in ((generator_report.file_fingerprint(model), True), ("another", False), (None, True)):
         record.about["model"] = owner
         record.save(tmp_path / "dynamics" / "record.npz")
         assert ("record" in generator_report._beside(model, tmp_path)) is shown

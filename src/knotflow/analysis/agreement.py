@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.simulation.summary import Average, backbone_torsions, over_replicas
-from knotflow.storage import trajectory
+from knotflow.analysis.distances import torus_bins
+from knotflow.statistics.estimates import Estimate, over_replicas
+from knotflow.storage.observables import Observables, read_observables
 
 Floats = NDArray[np.float64]
 
@@ -41,54 +42,38 @@ class Ensemble:
 
     n_frames: int
     n_replicas: int
-    averages: dict[str, Average]
+    averages: dict[str, Estimate]
     counts: dict[str, tuple[int, int]]
     """For bins: frames, and replicas that ever were in it."""
 
 
 def observe(path: str | Path) -> Ensemble:
     """Average over a trajectory, some frames at a time."""
-    system = trajectory.open_info(path).system
-    i, j = np.array(system.bonds).T
-    columns: dict[str, list[Floats]] = {}
-    replicas = []
-    for frames in trajectory.pieces(path):
-        replicas.append(frames.replica)
-        lengths = np.linalg.norm(frames.positions[:, i].astype(np.float64) - frames.positions[:, j], axis=-1)
-        piece = {"energy": frames.energies / system.kT}
-        piece |= {f"bond {a}-{b}": lengths[:, k] for k, (a, b) in enumerate(system.bonds)}
-        torsions = backbone_torsions(system, frames.positions)
-        if torsions:
-            piece |= {"phi": torsions[0].phi, "psi": torsions[0].psi}
-        for key, value in piece.items():
-            columns.setdefault(key, []).append(value)
-    return _average({key: np.concatenate(parts) for key, parts in columns.items()}, np.concatenate(replicas))
+    return ensemble(read_observables(path, bonds=True))
 
 
-def _average(columns: dict[str, Floats], replica: NDArray[np.int32]) -> Ensemble:
-    right = columns["phi"] < 0 if "phi" in columns else np.ones(len(replica), dtype=bool)
+def ensemble(found: Observables) -> Ensemble:
+    """Averages of a trajectory, read with its bonds."""
+    replica, torsions = found.replica, next(iter(found.torsions.values()), None)
+    right = np.ones(len(replica), dtype=bool) if torsions is None else torsions[:, 0] < 0
 
-    def among_right(values: Floats) -> Average:
+    def among_right(values: Floats) -> Estimate:
         return over_replicas(values[right], replica[right])
 
     averages = {
-        "energy": over_replicas(columns["energy"], replica),
-        "right energy": among_right(columns["energy"]),
+        "energy": over_replicas(found.energy, replica),
+        "right energy": among_right(found.energy),
     }
-    for key, values in columns.items():
-        if key.startswith("bond"):
-            averages[key] = among_right(values)
-            averages[key.replace("bond", "spread")] = among_right((values - averages[key].mean) ** 2)
+    for pair, lengths in found.bonds.items():
+        middle = averages[f"bond {pair}"] = among_right(lengths)
+        averages[f"spread {pair}"] = among_right((lengths - middle.value) ** 2)
     counts: dict[str, tuple[int, int]] = {}
-    if "phi" in columns:
-        phi, psi = columns["phi"], columns["psi"]
-        averages["left"] = over_replicas((phi > 0).astype(np.float64), replica)
-        row, column = (
-            np.floor((angle + np.pi) / (2 * np.pi) * BINS).astype(int) % BINS for angle in (phi, psi)
-        )
+    if torsions is not None:
+        averages["left"] = over_replicas((torsions[:, 0] > 0).astype(np.float64), replica)
+        place = torus_bins(torsions, BINS)
         for m in range(BINS):
             for n in range(BINS):
-                inside = (row == m) & (column == n)
+                inside = (place == (m, n)).all(1)
                 counts[f"bin {m},{n}"] = (int(inside.sum()), len(np.unique(replica[inside])))
                 averages[f"bin {m},{n}"] = over_replicas(inside.astype(np.float64), replica)
                 if 2 * m < BINS:
@@ -120,21 +105,12 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
     """Compare two ensembles of the same molecule."""
 
     def z(key: str) -> float:
-        left, right = a.averages[key], b.averages[key]
-        gap, error = left.mean - right.mean, math.hypot(left.error, right.error)
+        gap = a.averages[key] - b.averages[key]
         # Without error bars there is only equality, as of a basin that neither has seen.
-        return gap / error if error > 0 else math.inf * gap if gap else 0.0
+        return gap.value / gap.error if gap.error > 0 else math.inf * gap.value if gap.value else 0.0
 
     def rms(keys: list[str]) -> float:
         return math.sqrt(sum(z(key) ** 2 for key in keys) / len(keys)) if keys else math.nan
-
-    def filled(prefix: str) -> list[str]:
-        return [
-            key
-            for key in a.counts
-            if key.startswith(prefix)
-            and all(e.counts[key][0] >= FEWEST and e.counts[key][1] >= FEWEST // 10 for e in (a, b))
-        ]
 
     bonds = [key for key in a.averages if key.startswith(("bond", "spread"))]
     return Agreement(
@@ -142,8 +118,18 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
         right_energy=z("right energy"),
         left=z("left") if "left" in a.averages else math.nan,
         bonds=rms(bonds),
-        histogram=rms(filled("bin")),
-        right_histogram=rms(filled("right")),
+        histogram=rms(filled(a, b, "bin")),
+        right_histogram=rms(filled(a, b, "right")),
         n_bonds=len(bonds),
-        n_bins=len(filled("bin")),
+        n_bins=len(filled(a, b, "bin")),
     )
+
+
+def filled(a: Ensemble, b: Ensemble, prefix: str) -> list[str]:
+    """Bins with a prefix that have frames enough in both ensembles for sound error bars."""
+    return [
+        key
+        for key in a.counts
+        if key.startswith(prefix)
+        and all(e.counts[key][0] >= FEWEST and e.counts[key][1] >= FEWEST // 10 for e in (a, b))
+    ]

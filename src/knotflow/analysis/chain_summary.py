@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.analysis.free_energy import side_difference
-from knotflow.simulation.summary import Average, backbone_torsions, over_replicas
 from knotflow.statistics.autocorrelation import autocorrelation_time
-from knotflow.statistics.estimates import blocks, bootstrap
-from knotflow.storage import trajectory
+from knotflow.statistics.estimates import Estimate, blocks, bootstrap, over_replicas
+from knotflow.storage.observables import Observables, read_observables
 
 Floats = NDArray[np.float64]
 
@@ -44,9 +43,9 @@ class ChainSummary:
     n_chains: int
     n_rows: int
     """Frames of the shortest chain."""
-    energy: Average
+    energy: Estimate
     """In kT; the error from the spread of the chains."""
-    sides: dict[str, Average]
+    sides: dict[str, Estimate]
     """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited."""
     memory: dict[str, Memory]
     """Of ``energy``, and of ``phi RESIDUE`` and ``psi RESIDUE``: the longer one of cosine and sine."""
@@ -64,22 +63,16 @@ def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
         path: The file.
         seed: Of the bootstrap over chains that gives error bars of free energies.
     """
-    system = trajectory.open_info(path).system
-    columns: dict[str, list[Floats]] = {}
-    places = []
-    for frames in trajectory.pieces(path):
-        places.append(np.stack((frames.replica.astype(np.int64), frames.frame)))
-        piece = {"energy": frames.energies / system.kT}
-        for torsions in backbone_torsions(system, frames.positions):
-            piece |= {f"phi {torsions.residue}": torsions.phi, f"psi {torsions.residue}": torsions.psi}
-        for name, values in piece.items():
-            columns.setdefault(name, []).append(values)
-    if not places:
-        raise ValueError(f"{path} holds no frames yet; wait until there are some.")
-    replica, frame = np.concatenate(places, axis=1)
-    order = np.lexsort((frame, replica))
-    replica = replica[order]
-    found = {name: np.concatenate(parts)[order] for name, parts in columns.items()}
+    return summary_of_chains(read_observables(path), seed)
+
+
+def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
+    """What the columns of a trajectory tell, see `summarise_chains`."""
+    order = np.lexsort((found.frame, found.replica))
+    replica = found.replica[order]
+    columns = {"energy": found.energy[order]}
+    for residue, angles in found.torsions.items():
+        columns |= {f"{name} {residue}": angles[order, k] for k, name in enumerate(("phi", "psi"))}
     _, counts = np.unique(replica, return_counts=True)
 
     def rows_of(values: Floats) -> Floats:
@@ -90,23 +83,21 @@ def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
     return ChainSummary(
         n_chains=len(counts),
         n_rows=int(counts.min()),
-        energy=over_replicas(found["energy"], replica.astype(np.int32)),
+        energy=over_replicas(columns["energy"], replica),
         sides={
-            name.removeprefix("phi "): side_with_error(values, replica, seed)
-            for name, values in found.items()
-            if name.startswith("phi ")
+            residue: side_with_error(columns[f"phi {residue}"], replica, seed) for residue in found.torsions
         },
         memory={
             name: _memory(rows_of(values), () if name == "energy" else (np.cos, np.sin))
-            for name, values in found.items()
+            for name, values in columns.items()
         },
     )
 
 
-def side_with_error(phi: Floats, replica: NDArray[np.integer], seed: int = 0) -> Average:
+def side_with_error(phi: Floats, replica: NDArray[np.integer], seed: int = 0) -> Estimate:
     """F(phi > 0) - F(phi < 0) in kT of angles (n,), and its error by the bootstrap over replicas."""
     error = bootstrap(lambda rows: side_difference(phi[rows]), blocks(replica), seed=seed)
-    return Average(side_difference(phi), float(error))
+    return Estimate(side_difference(phi), float(error))
 
 
 def _memory(table: Floats, parts: tuple[Callable[[Floats], Floats], ...]) -> Memory:

@@ -11,7 +11,7 @@ a frame, some 3e3 kT/nm; 1e-4 of it leaves room for the approximate roots and lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,7 @@ from knotflow.geometry import Chirality, InternalCoordinates, audit
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.coordinates import chirality_of, internal_coordinates
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.simulation.engines import OpenMMEngine
 from knotflow.transforms.base import check_count
 
@@ -59,9 +60,6 @@ ATOMS_AT_ONCE: Final = 50_000
 """Frames are made and looked at in chunks of so many atoms, which bounds the memory."""
 LEAST_CHUNK: Final = 64
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of its parts are done, and how many there are."""
-
 
 @dataclass(frozen=True)
 class Check:
@@ -85,7 +83,7 @@ def check_molecule(
     system: MolecularSystem,
     frames: int = 10_000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     *,
     compiled: bool = False,
 ) -> list[Check]:
@@ -98,24 +96,23 @@ def check_molecule(
         system: The molecule.
         frames: Frames for energies and forces; for coordinates there are ten times as many.
         seed: Of all random numbers.
-        progress: Told how far it is.
+        progress: Called with the progress.
         compiled: Whether to compile the torch force field and check that too, which takes most of a minute.
 
     Raises:
         ValueError: if the molecule has no internal coordinates, or flies apart in the simulation.
     """
     check_count("frames", frames, 1)
-    report = progress or (lambda doing, done, total: None)
     coordinates, chirality = internal_coordinates(system), chirality_of(system)
     reference = _Reference(system)
     with OpenMMEnergy(system) as openmm_energy:
-        structures = _hot_structures(system, openmm_energy.platform, seed, report)
+        structures = _hot_structures(system, openmm_energy.platform, seed, progress)
         candidates, missing = _candidates(system, openmm_energy, compiled)
-        shaken = _tracked(_shaken(structures, frames, seed), "energies and forces", frames, report)
+        shaken = _tracked(_shaken(structures, frames, seed), "energies and forces", frames, progress)
         energies = _check_energies(reference, candidates, shaken)
     sample = next(_shaken(structures, frames, seed))
     trips = ROUND_TRIPS * frames
-    shaken = _tracked(_shaken(structures, trips, seed + 1), "coordinates", trips, report)
+    shaken = _tracked(_shaken(structures, trips, seed + 1), "coordinates", trips, progress)
     *round_trips, handedness = _check_round_trips(coordinates, chirality, shaken)
     return [
         *energies,
@@ -128,7 +125,7 @@ def check_molecule(
     ]
 
 
-def _hot_structures(system: MolecularSystem, platform: str, seed: int, report: Progress) -> Tensor:
+def _hot_structures(system: MolecularSystem, platform: str, seed: int, progress: Progress) -> Tensor:
     """Structures (structures, atoms, 3) along a Langevin run that starts at the minimum of the energy."""
     random = np.random.default_rng(seed)
     engine = OpenMMEngine(system, platform)
@@ -137,7 +134,7 @@ def _hot_structures(system: MolecularSystem, platform: str, seed: int, report: P
     x, v = system.positions[None], engine.thermal_velocities(temperature, random)
     found = []
     for number in range(STRUCTURES):
-        report("simulation", number, STRUCTURES)
+        progress("simulation", number, STRUCTURES)
         try:
             now = engine.advance(x, v, temperature, STEPS)
         except FloatingPointError as error:
@@ -147,7 +144,7 @@ def _hot_structures(system: MolecularSystem, platform: str, seed: int, report: P
             ) from None
         x, v = now.positions, now.velocities
         found.append(x[0])
-    report("simulation", STRUCTURES, STRUCTURES)
+    progress("simulation", STRUCTURES, STRUCTURES)
     return torch.from_numpy(np.array(found))
 
 
@@ -166,14 +163,14 @@ def _shaken(structures: Tensor, n: int, seed: int) -> Iterator[Tensor]:
         yield ((x + NOISE * noise(*x.shape)) @ turn).float()
 
 
-def _tracked(frames: Iterable[Tensor], doing: str, total: int, report: Progress) -> Iterator[Tensor]:
+def _tracked(frames: Iterable[Tensor], doing: str, total: int, progress: Progress) -> Iterator[Tensor]:
     """The same chunks, reported as they are taken."""
     done = 0
     for x in frames:
-        report(doing, done, total)
+        progress(doing, done, total)
         yield x
         done += len(x)
-    report(doing, done, total)
+    progress(doing, done, total)
 
 
 class _Reference:
@@ -279,9 +276,13 @@ def _check_round_trips(
         Check(f"round trip, {str(dtype).removeprefix('torch.')}", worst[dtype].item(), limit, "nm")
         for dtype, limit in ROUND_TRIP_LIMITS.items()
     ]
+    return [*checks, Check("frames of other handedness", mirrored, None, "", chiral_centres(chirality))]
+
+
+def chiral_centres(chirality: Chirality) -> str:
+    """How many a molecule has, in words."""
     centres = len(chirality.centres)
-    note = f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
-    return [*checks, Check("frames of other handedness", mirrored, None, "", note)]
+    return f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
 
 
 def _check_volume(coordinates: InternalCoordinates, x: Tensor) -> Check:

@@ -28,11 +28,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.analysis.check import Check, Progress, log_determinant
+from knotflow.analysis.check import Check, chiral_centres, log_determinant
 from knotflow.analysis.continuity import largest_jump
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
 from knotflow.geometry.superpose import superposed
+from knotflow.progress import Progress, silent
 from knotflow.transforms import Domain, Interval, Line
 from knotflow.transforms.base import check_count
 
@@ -66,7 +67,7 @@ SCATTER: Final = 0.3
 
 
 def check_model(
-    model: BoltzmannGenerator, samples: int = 10_000, seed: int = 0, progress: Progress | None = None
+    model: BoltzmannGenerator, samples: int = 10_000, seed: int = 0, progress: Progress = silent
 ) -> list[Check]:
     """Measure how well a generator, and the flow in it, keeps its promises on samples of its own.
 
@@ -74,12 +75,11 @@ def check_model(
         model: The generator; it is not changed.
         samples: For round trips and densities; forces are computed for a tenth of them.
         seed: Of all random numbers.
-        progress: Told how far it is.
+        progress: Called with the progress.
     """
-    report = progress or _silent
-    checks = check_flow(model.flow, samples, seed, report)
+    checks = check_flow(model.flow, samples, seed, progress)
     for dtype in TRIP_LIMITS:
-        checks += _check_positions(copy.deepcopy(model).to(dtype), samples, seed, report)
+        checks += _check_positions(copy.deepcopy(model).to(dtype), samples, seed, progress)
     model = copy.deepcopy(model).double()
     generator = torch.Generator().manual_seed(seed + 1)
     return [
@@ -90,9 +90,7 @@ def check_model(
     ]
 
 
-def check_flow(
-    flow: Flow, samples: int = 10_000, seed: int = 0, progress: Progress | None = None
-) -> list[Check]:
+def check_flow(flow: Flow, samples: int = 10_000, seed: int = 0, progress: Progress = silent) -> list[Check]:
     """The checks of `check_model` that need no molecule.
 
     Raises:
@@ -101,10 +99,9 @@ def check_flow(
     check_count("samples", samples, 2)
     if flow.context:
         raise ValueError(f"this flow needs a context of {flow.context} numbers and cannot be checked alone.")
-    report = progress or _silent
     checks = []
     for dtype in TRIP_LIMITS:
-        checks += _check_trips(copy.deepcopy(flow).to(dtype), samples, seed, report)
+        checks += _check_trips(copy.deepcopy(flow).to(dtype), samples, seed, progress)
     flow = copy.deepcopy(flow).double()
     generator = torch.Generator().manual_seed(seed + 1)
     parts: list[Callable[[], list[Check]]] = [
@@ -115,14 +112,10 @@ def check_flow(
         lambda: _check_slopes(flow, samples, generator),
     ]
     for number, part in enumerate(parts):
-        report("flow, more closely", number, len(parts))
+        progress("flow, more closely", number, len(parts))
         checks += part()
-    report("flow, more closely", len(parts), len(parts))
+    progress("flow, more closely", len(parts), len(parts))
     return checks
-
-
-def _silent(doing: str, done: int, total: int) -> None:
-    pass
 
 
 class _Worst:
@@ -141,12 +134,12 @@ class _Worst:
         return math.nan if self._value == -math.inf else self._value.item()
 
 
-def _chunks(doing: str, total: int, report: Progress) -> Iterator[int]:
+def _chunks(doing: str, total: int, progress: Progress) -> Iterator[int]:
     """Sizes of the pieces of so many samples, reported as they are taken."""
     for start in range(0, total, CHUNK):
-        report(doing, start, total)
+        progress(doing, start, total)
         yield min(CHUNK, total - start)
-    report(doing, total, total)
+    progress(doing, total, total)
 
 
 def _label(flow: Flow) -> tuple[torch.dtype, str]:
@@ -165,13 +158,13 @@ def _finite(*tensors: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _check_trips(flow: Flow, samples: int, seed: int, report: Progress) -> list[Check]:
+def _check_trips(flow: Flow, samples: int, seed: int, progress: Progress) -> list[Check]:
     """Base to data and back, data to base and back, log-determinants, numbers that are not finite."""
     dtype, name = _label(flow)
     generator = torch.Generator().manual_seed(seed)
     inner = [standard(d) for d in flow.domains]
     base, data, volume, broken = _Worst(), _Worst(), _Worst(), 0
-    for n in _chunks(f"flow, {name}", samples, report):
+    for n in _chunks(f"flow, {name}", samples, progress):
         z = flow.sample_base(n, generator=generator)
         q, ladj = flow.inverse(z)
         fine = _finite(q, ladj)
@@ -340,12 +333,12 @@ def _inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
 
 
 @torch.no_grad()
-def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, report: Progress) -> list[Check]:
+def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, progress: Progress) -> list[Check]:
     """Positions to base and back, log-densities both ways, numbers that are not finite."""
     dtype, name = _label(model.flow)
     generator = torch.Generator().manual_seed(seed)
     trip, density, broken = _Worst(), _Worst(), 0
-    for n in _chunks(f"positions, {name}", samples, report):
+    for n in _chunks(f"positions, {name}", samples, progress):
         x, log_p = model.sample_and_log_prob(n, generator=generator)
         fine = _finite(x, log_p)
         broken += int((~fine).sum())
@@ -399,6 +392,4 @@ def _check_forces(model: BoltzmannGenerator, generator: torch.Generator) -> Chec
 def _check_handedness(model: BoltzmannGenerator, samples: int, generator: torch.Generator) -> Check:
     x = model.sample(samples, generator=generator)
     share = 1 - model.chirality.matches(x).double().mean().item()
-    centres = len(model.chirality.centres)
-    note = f"the molecule has {centres} chiral centre{'' if centres == 1 else 's'}"
-    return Check("samples of other handedness", 100 * share, None, "%", note)
+    return Check("samples of other handedness", 100 * share, None, "%", chiral_centres(model.chirality))

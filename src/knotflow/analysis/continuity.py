@@ -28,7 +28,15 @@ class Jump:
 
 
 def largest_jump(
-    force: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, points: int = 200, depth: int = 30
+    force: Callable[[Tensor], Tensor],
+    start: Tensor,
+    end: Tensor,
+    points: int = 200,
+    depth: int = 30,
+    *,
+    counts: Callable[[Tensor], Tensor] | None = None,
+    candidates: int = CANDIDATES,
+    chunk: int | None = None,
 ) -> Jump:
     r"""Look for discontinuities of a force along straight lines.
 
@@ -42,24 +50,33 @@ def largest_jump(
         end: Where they end.
         points: Points of the grid of a line, at least 4.
         depth: Number of halvings.
+        counts: Which points of the grid (lines, points, d) count, (lines, points); by default all.
+        candidates: Cells of each line that are halved.
+        chunk: Points of the grid evaluated at a time; by default those of a line.
 
     Raises:
-        ValueError: if the force is not finite somewhere.
+        ValueError: if the force is not finite somewhere, or no cell counts.
     """
     check_count("the number of lines", len(start), 1)
     check_count("points", points, 4)
     check_count("depth", depth, 0)
     along = torch.linspace(0.0, 1.0, points, dtype=start.dtype, device=start.device)[:, None]
     x = start[:, None] + along * (end - start)[:, None]
-    f = torch.stack([force(line) for line in x])
+    f = torch.cat([force(part) for part in x.flatten(0, 1).split(chunk or points)]).view_as(x)
     if not bool(f.isfinite().all()):
         raise ValueError("the force is not finite on a line, so it has no jump to measure; check the model.")
     step = f.diff(dim=1)
     # A steep but smooth force changes as much in the cells beside; a jump is in one cell only.
     trend = (step[:, :-2] + step[:, 2:]) / 2
     excess = (step[:, 1:-1] - trend).norm(dim=-1)
-    cell = excess.topk(min(CANDIDATES, excess.shape[1]), dim=1).indices.flatten()
-    line = torch.arange(len(x), device=x.device).repeat_interleave(len(cell) // len(x))
+    if counts is not None:
+        usable = counts(x)
+        excess = torch.where((usable[:, :-1] & usable[:, 1:])[:, 1:-1], excess, -1.0)
+    best, cell = excess.topk(min(candidates, excess.shape[1]), dim=1)
+    line, chosen = (best >= 0).nonzero(as_tuple=True)
+    if len(line) == 0:
+        raise ValueError(f"{points} points a line do not resolve the density; give more points or lines.")
+    cell = cell[line, chosen]
     trend, first = trend[line, cell], step[line, cell + 1]
     cells = (x[line, cell + 1], x[line, cell + 2]), (f[line, cell + 1], f[line, cell + 2])
     size, worst = remaining_jumps(force, *cells, trend, depth).max(0)

@@ -38,6 +38,12 @@ def force_error(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:
     return square
 
 
+def torus_bins(angles: Floats, bins: int) -> NDArray[np.intp]:
+    """Numbers of the equal bins from -π to π that angles are in: in rad, any period and shape."""
+    place: NDArray[np.intp] = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
+    return place
+
+
 def histogram(angles: Floats, weight: Floats | None = None, bins: int = BINS) -> Floats:
     r"""Shares of $n$ pairs of angles in ``bins × bins`` equal bins of the torus, of sum one: shape (bins²,).
 
@@ -48,7 +54,7 @@ def histogram(angles: Floats, weight: Floats | None = None, bins: int = BINS) ->
         weight: Shape ``(n,)``.
         bins: Along each angle.
     """
-    place = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
+    place = torus_bins(angles, bins)
     weight = _scaled(weight, len(angles))
     counts = np.bincount(place[:, 0] * bins + place[:, 1], weight, minlength=bins * bins) + PSEUDO_COUNT
     shares: Floats = counts / counts.sum()

@@ -17,28 +17,27 @@ import numpy as np
 from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
-    Observed,
-    Progress,
-    check_same_molecule,
-    held_out,
+    FrameTable,
     like,
     observe_data,
     observe_samples,
+    rows_to_judge_by,
 )
 from knotflow.analysis.measures import Measures
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
-from knotflow.molecules.system import MolecularSystem
+from knotflow.flows.io import notes
+from knotflow.inputs import file_fingerprint, same
+from knotflow.progress import Progress, silent
 from knotflow.statistics.estimates import blocks
 from knotflow.storage import trajectory
 from knotflow.transforms.base import check_count
 from knotflow.version import __version__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """Everything that `evaluate` found."""
 
@@ -49,6 +48,9 @@ class Evaluation:
     """Measures of the torsions (phi, psi) of each residue that has both."""
     seconds: dict[str, float]
     """Wall time of the parts."""
+    samples: FrameTable
+    """What all this was computed from."""
+    data: FrameTable | None
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -65,22 +67,20 @@ class Evaluation:
     def write(self, file: Path, model: Path, **more: Any) -> dict[str, Any]:
         """Write all numbers as JSON, with a fingerprint of the model file and more; return them."""
         plain = self.plain()
-        numbers = {**plain, "about": {**plain["about"], "model": fingerprint(model)}, **more}
+        numbers = {**plain, "about": {**plain["about"], "model": file_fingerprint(model)}, **more}
         write_atomically(file, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
         return numbers
 
 
 def evaluate(
     generator: BoltzmannGenerator,
-    data: str | Path,
+    data: str | Path | None,
     energy: MolecularEnergy,
     *,
     split: Mapping[str, Any] | None = None,
     samples: int = 10_000,
     seed: int = 0,
-    progress: Progress | None = None,
-    drawn: Observed | None = None,
-    clock: Clock | None = None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Compare a generator with data of its molecule and with the force field.
 
@@ -88,15 +88,14 @@ def evaluate(
 
     Args:
         generator: The generator; densities and forces of the flow are computed in its dtype.
-        data: A trajectory file of the same molecule at the same temperature.
+        data: A trajectory file of the same molecule at the same temperature. Without, the measures are those
+            that samples alone can tell.
         energy: The force field of the molecule, for the samples.
         split: The note ``split`` of the model: if ``data`` is the file it was trained on, only the rows that
             were held back are used. Otherwise, or if missing, all rows.
         samples: How many samples to draw.
         seed: Of samples and error bars.
-        progress: Told how far it is.
-        drawn: These samples if they are at hand already, from `observe_samples` with the same arguments.
-        clock: With the time that took.
+        progress: Called with the progress.
 
     Raises:
         ValueError: if the data are of another molecule, temperature or force field, or without frames.
@@ -104,46 +103,107 @@ def evaluate(
     """
     check_count("samples", samples, 1)
     need("evaluations", "analysis")
-    report, clock = progress or (lambda doing, done, total: None), clock or Clock()
-    info = trajectory.open_info(data)
-    check_same_molecule(MolecularSystem.parse(generator.molecule), info.system)
-    held = held_out(split, data, info.n_frames)
-    selected = np.ones(info.n_frames, dtype=bool) if held is None else held
-    if not selected.any():
-        raise ValueError(f"{data} holds no frames yet; evaluate when it has some.")
-
-    frames = observe_data(generator, data, energy, selected, report, clock)
-    if drawn is None:
-        drawn = observe_samples(generator, energy, samples, seed, report, clock)
-    elif len(drawn) != samples:
-        raise ValueError(f"samples must be those drawn, {len(drawn)}, got {samples}; give the same number.")
-    block = blocks(frames.replica)
-    doing, parts = "distances and error bars", 1 + len(frames.torsions)
-    report(doing, 0, parts)
-    with clock(doing):
-        overall = measures.overall(frames, drawn, block, seed)
-        residues = {}
-        for number, residue in enumerate(frames.torsions, 1):
-            report(doing, number, parts)
-            residues[residue] = measures.of_torsions(residue, frames, drawn, block, seed)
-    report(doing, parts, parts)
-    about = {
-        "molecule": info.system.name,
+    clock, doing = Clock(), "distances and error bars"
+    about: dict[str, Any] = {
+        "molecule": generator.molecule["name"],
         "atoms": generator.n_atoms,
         "temperature": generator.temperature,
-        "dtype": str(like(generator).dtype).removeprefix("torch."),
+        "dtype": _dtype(generator),
         "parameters": sum(p.numel() for p in generator.parameters()),
         "energy": type(energy).__name__,
-        "data": {
-            "file": Path(data).name,
-            "rows": "all" if held is None else "validation",
-            "frames": len(frames),
-            "frames_in_file": info.n_frames,
-            "replicas": len(np.unique(frames.replica)),
-            "blocks": len(np.unique(block)),
-        },
         "samples": samples,
         "seed": seed,
         "knotflow": __version__,
     }
-    return Evaluation(about, overall, residues, clock.seconds)
+    if data is None:
+        drawn = observe_samples(generator, energy, samples, seed, progress, clock)
+        with clock(doing):
+            found = measures.without_data(drawn, seed)
+        return Evaluation(about, found, {}, clock.seconds, drawn, None)
+
+    n_frames = trajectory.open_info(data).n_frames
+    selected, rows = rows_to_judge_by(split, data, n_frames)
+    frames = observe_data(generator, data, energy, selected, progress, clock)
+    drawn = observe_samples(generator, energy, samples, seed, progress, clock)
+    block, parts = blocks(frames.replica), 1 + len(frames.torsions)
+    progress(doing, 0, parts)
+    with clock(doing):
+        overall = measures.overall(frames, drawn, block, seed)
+        residues = {}
+        for number, residue in enumerate(frames.torsions, 1):
+            progress(doing, number, parts)
+            residues[residue] = measures.of_torsions(residue, frames, drawn, block, seed)
+    progress(doing, parts, parts)
+    about["data"] = {
+        "file": Path(data).name,
+        "fingerprint": trajectory.fingerprint(data),
+        "rows": rows,
+        "frames": len(frames),
+        "frames_in_file": n_frames,
+        "replicas": len(np.unique(frames.replica)),
+        "blocks": len(np.unique(block)),
+    }
+    return Evaluation(about, overall, residues, clock.seconds, drawn, frames)
+
+
+def evaluation_inputs(
+    model: Path,
+    data: Path | None,
+    *,
+    samples: int = 10_000,
+    seed: int = 0,
+    all_frames: bool = False,
+    float64: bool = False,
+    energy: MolecularEnergy | str = "OpenMMEnergy",
+) -> dict[str, Any]:
+    """All that the numbers of an evaluation depend on, as `noted_evaluation` finds it in a file.
+
+    Args:
+        model: The model file.
+        data: The trajectory; None: any will do.
+        samples: How many samples are drawn.
+        seed: Of samples and error bars.
+        all_frames: Whether frames count that the model was trained on.
+        float64: Whether the flow computes in double precision, whatever the file says.
+        energy: The force field, or the name of its class.
+
+    Raises:
+        ValueError: if a file is of another kind, or damaged.
+        OSError: if a file is missing or damaged.
+    """
+    noted = None
+    if data is not None:
+        split = None if all_frames else notes(model).get("split")
+        rows = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)[1]
+        noted = {"fingerprint": trajectory.fingerprint(data), "rows": rows}
+    return {
+        "model": file_fingerprint(model),
+        "data": noted,
+        "samples": samples,
+        "seed": seed,
+        "dtype": "float64" if float64 else _dtype(BoltzmannGenerator.load(model)),
+        "energy": energy if isinstance(energy, str) else type(energy).__name__,
+        "knotflow": __version__,
+    }
+
+
+def noted_evaluation(file: Path) -> dict[str, Any] | None:
+    """The inputs that an evaluation notes; None if there is no evaluation that can be read."""
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))["about"]
+        noted = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "energy", "knotflow")}
+        return noted | {"data": {key: about["data"].get(key) for key in ("fingerprint", "rows")}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_evaluation_of(file: Path, inputs: Mapping[str, Any]) -> bool:
+    """Whether a file holds the evaluation of these inputs (`evaluation_inputs`)."""
+    noted = noted_evaluation(file)
+    if noted is not None and inputs["data"] is None:
+        noted["data"] = None
+    return same(noted, inputs)
+
+
+def _dtype(generator: BoltzmannGenerator) -> str:
+    return str(like(generator).dtype).removeprefix("torch.")

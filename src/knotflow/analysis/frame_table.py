@@ -1,15 +1,18 @@
-"""What a Boltzmann generator and a force field say of each frame: the numbers behind all measures.
+"""What a Boltzmann generator and a force field say of each frame: the one table behind numbers and pictures.
 
-Positions come and go in pieces; only a few numbers of each frame stay. Densities and forces of the flow are
-computed in the dtype of the generator, all that is kept is float64.
+One pass over data and one over samples fill it. Positions come and go in pieces; a few numbers of each frame
+stay and, for pictures, the structures of some thousand evenly spaced ones. Densities and forces of the flow
+are computed in the dtype of the generator; columns are float64.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,26 +24,31 @@ from torch import Tensor
 from knotflow.analysis.distances import force_error
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.molecules.backbone import backbone_torsions
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.summary import backbone_torsions
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.split import held_out
 from knotflow.transforms import Interval
 
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 
 ATOMS_AT_ONCE: Final = 40_000
 """Pieces have so many atoms in all, which bounds the memory: 1,800 frames of alanine dipeptide."""
 LEAST_PIECE: Final = 64
 FRAMES_WITH_FORCES: Final = 20_000
 """Of longer data, evenly spaced frames, about so many, enter the error of forces."""
+STRUCTURES: Final = 10_000
+"""Of longer data, and of more samples, so many evenly spaced structures are kept for pictures."""
+FORCES: Final = 1_000
+"""Structures, at most, whose forces are shown."""
 COMPARED: Final = 32
 """Frames of the data whose energies are computed again, to see that the force field is the same."""
 SAME_ENERGY: Final = (0.1, 1e-3)
 """In kT, and kT for each atom: what their median may differ, if the force field is the same."""
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of its parts are done, and how many there are."""
 
 
 @dataclass
@@ -60,8 +68,8 @@ class Clock:
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
-    """Columns with a row for each frame: of data, or of samples."""
+class FrameTable:
+    """Columns with a row for each frame, of data or of samples, and the structures of some rows."""
 
     log_prob: Floats
     """Of the flow, rotations and translations integrated out; -inf outside of its intervals."""
@@ -79,9 +87,57 @@ class Observed:
     """Of data: which of the independent simulations."""
     torsions: dict[str, Floats]
     """(phi, psi) of every residue that has both, in rad, shape ``(n, 2)``."""
+    kept: Rows = field(default_factory=lambda: np.empty(0, np.intp))
+    """Numbers of the rows whose structures are kept: the following fields have a row for each of them."""
+    positions: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
+    """In nm, shape ``(k, atoms, 3)``."""
+    coordinates: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """Internal coordinates as the flow takes them, in nm and rad, shape ``(k, d)``."""
+    true_force: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
+    """Of the force field in kT/nm, shape ``(k, atoms, 3)``."""
+    flow_force: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
+    """Of the flow; NaN where it has no density."""
 
     def __len__(self) -> int:
         return len(self.energy)
+
+    def of_rows(self, rows: Rows | slice) -> FrameTable:
+        """The columns of some rows, without structures."""
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return FrameTable(**columns, torsions={name: both[rows] for name, both in self.torsions.items()})
+
+    def pictured(self) -> FrameTable:
+        """The rows that have structures, alone."""
+        structures = {name: getattr(self, name) for name in STRUCTURE_COLUMNS}
+        return replace(self.of_rows(self.kept), **{**structures, "kept": np.arange(len(self.kept))})
+
+    @cached_property
+    def force_rows(self) -> Rows:
+        """At most `FORCES` evenly spaced structures, as numbers of rows of `kept`, with finite forces."""
+        known = np.isfinite(self.log_prob[self.kept]) & np.isfinite(self.true_force).all((1, 2))
+        rows = np.flatnonzero(known)[spaced(int(known.sum()), FORCES)]
+        return rows[np.isfinite(self.flow_force[rows]).all((1, 2))]
+
+    @cached_property
+    def forces(self) -> tuple[Floats, Floats]:
+        """Forces of force field and flow at `force_rows`, in kT/nm, both of shape ``(m, atoms, 3)``."""
+        true, flow = (
+            force[self.force_rows].astype(np.float64) for force in (self.true_force, self.flow_force)
+        )
+        return true, flow
+
+    @property
+    def unexplained(self) -> float:
+        r"""Share of `forces` that the flow has not learned, $\sum |f - f_0|^2 / \sum |f_0|^2$."""
+        true, flow = self.forces
+        total = float((true**2).sum())
+        return float(((flow - true) ** 2).sum()) / total if total > 0 else math.nan
+
+
+STRUCTURE_COLUMNS: Final = ("kept", "positions", "coordinates", "true_force", "flow_force")
+COLUMNS: Final = tuple(
+    column.name for column in fields(FrameTable) if column.name not in (*STRUCTURE_COLUMNS, "torsions")
+)
 
 
 def piece_size(n_atoms: int) -> int:
@@ -89,35 +145,26 @@ def piece_size(n_atoms: int) -> int:
     return max(LEAST_PIECE, ATOMS_AT_ONCE // n_atoms)
 
 
-def held_out(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -> Bools | None:
-    """Which rows of a file training did not see: True for those held back, shape ``(n_frames,)``.
+def spaced(n: int, most: int) -> Rows:
+    """Numbers of at most so many of n rows, evenly spaced."""
+    return np.arange(n) if n <= most else np.arange(most) * n // most
 
-    Args:
-        split: The note ``split`` of a model: ``file``, ``frames``, and ``validation`` with pairs of first
-            row and row after the last.
-        path: The file.
-        n_frames: How many frames it has.
 
-    Returns:
-        None if the model was not trained on a file of this name and length, or nothing was held back.
+def rows_to_judge_by(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -> tuple[Bools, str]:
+    """Which rows of a trajectory a model is judged by, and what they are called.
 
-    Raises:
-        ValueError: if the split is damaged.
+    They are those that were held back (``"validation"``) if the model was trained on this file, else all
+    (``"all"``): see `knotflow.storage.split.held_out`.
     """
-    if not split or split.get("file") != Path(path).name or split.get("frames") != n_frames:
-        return None
-    mask = np.zeros(n_frames, dtype=bool)
-    try:
-        for first, last in split["validation"]:
-            if not 0 <= first <= last <= n_frames:
-                raise ValueError
-            mask[first:last] = True
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"the split noted in the model is damaged: expected rows of {n_frames} frames as pairs [first, "
-            f"after last], got {split.get('validation')!r}; evaluate on all frames."
-        ) from None
-    return mask if mask.any() else None
+    held = held_out(split, path, n_frames)
+    return (np.ones(n_frames, dtype=bool), "all") if held is None else (held, "validation")
+
+
+def only_kept(selected: Bools) -> Bools:
+    """Those of the selected rows whose structures `observe_data` keeps."""
+    mask, rows = np.zeros_like(selected), np.flatnonzero(selected)
+    mask[rows[_kept(len(rows))]] = True
+    return mask
 
 
 def check_same_molecule(model: MolecularSystem, data: MolecularSystem) -> None:
@@ -158,18 +205,21 @@ def observe_data(
     path: str | Path,
     energy: MolecularEnergy,
     selected: Bools,
-    progress: Progress,
-    clock: Clock,
-) -> Observed:
+    progress: Progress = silent,
+    clock: Clock | None = None,
+) -> FrameTable:
     """Density, force and torsions of the selected rows of a trajectory.
 
     Raises:
-        ValueError: if the energies in the file are not those of the force field.
+        ValueError: if the data are of another molecule, temperature or force field, or nothing is selected.
+        OSError: if the file is missing or damaged.
     """
-    system, own = MolecularSystem.parse(generator.molecule), like(generator)
+    system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
+    check_same_molecule(system, trajectory.open_info(path).system)
     total, done = int(selected.sum()), 0
-    stride = -(-total // FRAMES_WITH_FORCES)
-    columns: list[Observed] = []
+    if total == 0:
+        raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
+    stride, kept, parts = _stride(total), _kept(total), []
     for frames in _pieces(path, selected, piece_size(generator.n_atoms)):
         progress("data: densities and forces", done, total)
         x, u = torch.from_numpy(frames.positions).to(own), frames.energies / system.kT
@@ -177,26 +227,23 @@ def observe_data(
             with clock("energies"):
                 _check_energies(energy, x[:COMPARED], u[:COMPARED])
         with clock("density of the data"):
-            log_prob, paper, inside = _density(generator, x)
+            q, log_prob, paper, inside = _density(generator, x)
         with clock("forces of the flow"):
             chosen = torch.zeros(len(x), dtype=torch.bool)
             chosen[-done % stride :: stride] = True
-            error, _ = _force_error(generator, x, inside.cpu() & chosen, frames.forces / system.kT)
-        columns.append(
-            Observed(
-                log_prob=_array(log_prob),
-                paper_log_prob=_array(paper),
-                energy=u,
-                handed=generator.chirality.matches(x).cpu().numpy(),
-                force_error=error,
-                round_trip=np.full(len(x), np.nan),
-                replica=frames.replica,
-                torsions=_torsions(system, frames.positions),
-            )
-        )
+            force, _ = _flow_force(generator, x, inside.cpu() & chosen)
+        columns: dict[str, Any] = {
+            "log_prob": log_prob,
+            "paper_log_prob": paper,
+            "energy": u,
+            "round_trip": np.full(len(x), np.nan),
+            "replica": frames.replica,
+        }
+        true = frames.forces / system.kT
+        parts.append(_table(generator, system, x, q, true, force, kept, done, **columns))
         done += len(x)
     progress("data: densities and forces", done, total)
-    return _joined(columns)
+    return _joined(parts)
 
 
 @torch.no_grad()
@@ -205,14 +252,13 @@ def observe_samples(
     energy: MolecularEnergy,
     n: int,
     seed: int,
-    progress: Progress,
-    clock: Clock,
-) -> Observed:
+    progress: Progress = silent,
+    clock: Clock | None = None,
+) -> FrameTable:
     """Draw samples, with their densities, energies, forces and torsions."""
-    system, own = MolecularSystem.parse(generator.molecule), like(generator)
+    system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
     random = torch.Generator(own.device).manual_seed(seed)
-    size = piece_size(generator.n_atoms)
-    columns: list[Observed] = []
+    size, kept, parts = piece_size(generator.n_atoms), _kept(n), []
     for done in range(0, n, size):
         progress("samples: positions, energies and forces", done, n)
         with clock("sampling"):
@@ -220,24 +266,30 @@ def observe_samples(
             q, ladj = generator.internal(x)
             paper = log_prob - ladj - generator.coordinates.paper_ladj(q)
         with clock("energies"):
-            u, force = energy.energy_and_force(x)
+            u, true = energy.energy_and_force(x)
         with clock("forces of the flow"):
-            error, again = _force_error(generator, x, _inside(generator, q).cpu(), _array(force))
-        positions = _array(x).astype(np.float32)
-        columns.append(
-            Observed(
-                log_prob=_array(log_prob),
-                paper_log_prob=_array(paper),
-                energy=_array(u),
-                handed=generator.chirality.matches(x).cpu().numpy(),
-                force_error=error,
-                round_trip=again - _array(log_prob),
-                replica=np.zeros(len(x), dtype=np.int32),
-                torsions=_torsions(system, positions),
-            )
-        )
+            force, again = _flow_force(generator, x, _inside(generator, q).cpu())
+        columns: dict[str, Any] = {
+            "log_prob": log_prob,
+            "paper_log_prob": paper,
+            "energy": u,
+            "round_trip": again - _array(log_prob),
+            "replica": np.zeros(len(x), dtype=np.int32),
+        }
+        parts.append(_table(generator, system, x, q, _array(true), force, kept, done, **columns))
     progress("samples: positions, energies and forces", n, n)
-    return _joined(columns)
+    return _joined(parts)
+
+
+def _stride(n: int) -> int:
+    """The error of forces is that of one row in so many."""
+    return -(-n // FRAMES_WITH_FORCES)
+
+
+def _kept(n: int) -> Rows:
+    """Which of n rows keep their structures: `STRUCTURES` of those that enter the error of forces."""
+    measured = np.arange(0, n, max(1, _stride(n)))
+    return measured[spaced(len(measured), STRUCTURES)]
 
 
 def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory.Frames]:
@@ -250,13 +302,13 @@ def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory
             yield frames[selected[first : last + 1]]
 
 
-def _density(generator: BoltzmannGenerator, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-densities of positions in both measures, -inf where the flow has none, and where it has some."""
+def _density(generator: BoltzmannGenerator, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Coordinates, log-densities in both measures, -inf where the flow has none, and where it has some."""
     q, ladj = generator.internal(x)
     inside = _inside(generator, q)
     log_q = q.new_full(inside.shape, -torch.inf)
     log_q[inside] = generator.flow.log_prob(q[inside])
-    return log_q + ladj, log_q - generator.coordinates.paper_ladj(q), inside
+    return q, log_q + ladj, log_q - generator.coordinates.paper_ladj(q), inside
 
 
 def _inside(generator: BoltzmannGenerator, q: Tensor) -> Tensor:
@@ -267,18 +319,43 @@ def _inside(generator: BoltzmannGenerator, q: Tensor) -> Tensor:
     return (q.isfinite() & (q >= low) & (q <= high)).all(-1)
 
 
-def _force_error(
-    generator: BoltzmannGenerator, x: Tensor, chosen: Tensor, target: NDArray[np.floating[Any]]
-) -> tuple[Floats, Floats]:
-    """Squared error of the flow's forces, and its log-densities, for chosen frames; NaN for the others."""
-    error, log_prob = np.full(len(x), np.nan), np.full(len(x), np.nan)
+def _flow_force(generator: BoltzmannGenerator, x: Tensor, chosen: Tensor) -> tuple[Floats, Floats]:
+    """Forces of the flow, and its log-densities, for chosen frames; NaN for the others."""
+    force, log_prob = np.full(x.shape, np.nan), np.full(len(x), np.nan)
     if chosen.any():
-        rows = chosen.numpy()
-        density, force = generator.log_prob_and_force(x[chosen.to(x.device)])
-        log_prob[rows] = _array(density)
-        with np.errstate(all="ignore"):
-            error[rows] = force_error(_array(force), target[rows])
-    return error, log_prob
+        found = generator.log_prob_and_force(x[chosen.to(x.device)])
+        log_prob[chosen.numpy()], force[chosen.numpy()] = map(_array, found)
+    return force, log_prob
+
+
+def _table(
+    generator: BoltzmannGenerator,
+    system: MolecularSystem,
+    x: Tensor,
+    q: Tensor,
+    true_force: NDArray[np.floating[Any]],
+    flow_force: Floats,
+    kept: Rows,
+    first: int,
+    **columns: Any,
+) -> FrameTable:
+    """The table of a piece whose rows are numbered from ``first``; ``kept`` are rows of the whole table."""
+    positions = _array(x).astype(np.float32)
+    rows = kept[(kept >= first) & (kept < first + len(x))] - first
+    with np.errstate(all="ignore"):
+        error = force_error(flow_force, true_force)
+    tensors = {name: _array(column) for name, column in columns.items() if isinstance(column, Tensor)}
+    return FrameTable(
+        **{**columns, **tensors},
+        handed=generator.chirality.matches(x).cpu().numpy(),
+        force_error=error,
+        torsions=backbone_torsions(system, positions),
+        kept=rows + first,
+        positions=positions[rows],
+        coordinates=_array(q)[rows],
+        true_force=true_force[rows].astype(np.float32),
+        flow_force=flow_force[rows].astype(np.float32),
+    )
 
 
 def _check_energies(energy: MolecularEnergy, x: Tensor, u: Floats) -> None:
@@ -292,10 +369,6 @@ def _check_energies(energy: MolecularEnergy, x: Tensor, u: Floats) -> None:
         )
 
 
-def _torsions(system: MolecularSystem, positions: NDArray[np.float32]) -> dict[str, Floats]:
-    return {t.residue: np.stack((t.phi, t.psi), -1) for t in backbone_torsions(system, positions)}
-
-
 def like(generator: BoltzmannGenerator) -> Tensor:
     """A tensor with the dtype and on the device of the generator."""
     return next(generator.parameters(), torch.empty(0))
@@ -306,10 +379,8 @@ def _array(x: Tensor) -> Floats:
     return array
 
 
-def _joined(parts: Sequence[Observed]) -> Observed:
-    def column(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    names = ("log_prob", "paper_log_prob", "energy", "handed", "force_error", "round_trip", "replica")
+def _joined(parts: Sequence[FrameTable]) -> FrameTable:
+    names = (*COLUMNS, *STRUCTURE_COLUMNS)
     torsions = {key: np.concatenate([part.torsions[key] for part in parts]) for key in parts[0].torsions}
-    return Observed(**{name: column(name) for name in names}, torsions=torsions)
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return FrameTable(**columns, torsions=torsions)

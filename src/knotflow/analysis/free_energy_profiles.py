@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.distances import torus_bins
 from knotflow.statistics.estimates import Rows, bootstrap
 
 Floats = NDArray[np.float64]
@@ -72,21 +73,33 @@ def profile(
     block = np.arange(len(angles)) if block is None else block
     finite = np.isfinite(angles).all(1)
     angles, weight, block = angles[finite], weight[finite], block[finite]
-    k = angles.shape[1]
-    bins = bins or (BINS if k == 1 else SURFACE_BINS)
-    place = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
-    cell = place @ (bins ** np.arange(k)[::-1])
+    bins = bins or (BINS if angles.shape[1] == 1 else SURFACE_BINS)
+    place = torus_bins(angles, bins)
 
     def statistic(rows: Rows) -> Floats:
-        shares = np.bincount(cell[rows], weight[rows], minlength=bins**k)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            free: Floats = -np.log(shares / shares.sum() * (bins / (2 * np.pi)) ** k)
-        return free
+        return free_energies(place[rows], bins, weight[rows])
 
-    value = statistic(np.arange(len(cell)))
-    error = bootstrap(statistic, block, seed=seed, repeats=REPEATS) if len(cell) else value * np.nan
-    shape = (bins,) * k
-    return Profile(np.where(np.isfinite(value), value, np.nan).reshape(shape), error.reshape(shape))
+    value = statistic(np.arange(len(place)))
+    error = bootstrap(statistic, block, seed=seed, repeats=REPEATS) if len(place) else value * np.nan
+    return Profile(np.where(np.isfinite(value), value, np.nan), error)
+
+
+def free_energies(place: NDArray[np.intp], bins: int, weight: Floats | None = None) -> Floats:
+    r"""$-\log p$ in kT of rows in bins of one angle or two, infinite where there are none.
+
+    Args:
+        place: Numbers of bins (`knotflow.analysis.distances.torus_bins`), shape ``(n, k)``.
+        bins: Along each angle.
+        weight: Of each row; missing: all the same.
+
+    Returns:
+        Shape ``(bins,)`` or ``(bins, bins)``.
+    """
+    k = place.shape[1]
+    shares = np.bincount(place @ (bins ** np.arange(k)[::-1]), weight, minlength=bins**k)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        free: Floats = -np.log(shares / shares.sum() * (bins / (2 * np.pi)) ** k)
+    return free.reshape((bins,) * k)
 
 
 @dataclass(frozen=True, eq=False)

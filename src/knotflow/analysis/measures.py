@@ -1,6 +1,6 @@
-"""The measures of a Boltzmann generator, from what was observed of its samples and of data.
+"""The measures of a Boltzmann generator, from the tables of its samples and of data.
 
-Each function takes columns (`Observed`) and gives measures by name, with standard errors: of data over
+Each function takes tables (`FrameTable`) and gives measures by name, with standard errors: of data over
 blocks, of samples over samples. *Reweighted* means with importance weights, the largest 0.01 % clipped.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis import distances as metrics
-from knotflow.analysis import free_energy
-from knotflow.analysis.frame_table import COMPARED, Observed
+from knotflow.analysis import distances, free_energy
+from knotflow.analysis.frame_table import COMPARED, FrameTable
+from knotflow.json_values import plain
 from knotflow.statistics import weights
 from knotflow.statistics.estimates import REPEATS, Estimate, Rows, bootstrap, mean
 
@@ -35,34 +35,31 @@ DISTANCES: Final = 8
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measure(Estimate):
     """Something measured, with its standard error; NaN stands for what cannot be told."""
 
-    text: str
+    text: str = ""
     """What it is, for people."""
-    value: float
-    error: float = math.nan
     unit: str = ""
     note: str = ""
     """Why the value is missing or not to be trusted."""
 
     @classmethod
-    def of(cls, text: str, estimate: Estimate, unit: str = "", note: str = "") -> Measure:
-        """The measure with the value and the error of an estimate."""
-        return cls(text, estimate.value, estimate.error, unit, note)
+    def of(cls, text: str, estimate: Estimate | float, unit: str = "", note: str = "") -> Measure:
+        """The measure with the value and the error of an estimate, or a number without an error."""
+        known = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
+        return cls(known.value, known.error, text, unit, note)
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it: null for numbers that are not finite; an empty unit or note is missing."""
-        plain = {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()
-        }
-        return {k: v for k, v in plain.items() if v != ""}
+        found = {"text": self.text, **asdict(self)}
+        return {name: value for name, value in plain(found).items() if value != ""}
 
 
 Measures = dict[str, Measure]
 
 
-def overall(data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures:
+def overall(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """All measures that are not of a residue, in the order in which they are shown."""
     return {
         **likelihood(data, drawn, block),
@@ -74,15 +71,34 @@ def overall(data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures
     }
 
 
-def log_weights(drawn: Observed) -> Floats:
+def log_weights(drawn: FrameTable) -> Floats:
     """Log-weights of samples; minus infinity for the wrong handedness and for what is not finite."""
     return weights.log_weights(drawn.log_prob, drawn.energy, drawn.handed)
 
 
-def likelihood(data: Observed, drawn: Observed, block: Rows) -> Measures:
+def reweighted(drawn: FrameTable) -> Floats:
+    """Normalised weights of samples, the largest clipped; NaN if all are zero."""
+    return weights.normalised(weights.clipped(log_weights(drawn)))
+
+
+def without_data(drawn: FrameTable, seed: int) -> Measures:
+    """Those measures that need samples only; log Z is that of importance sampling."""
+    log_w, nothing = log_weights(drawn), drawn.of_rows(slice(0))
+    z, no_block = free_energy.importance(log_w), np.empty(0, dtype=np.intp)
+    found = {
+        "reverse_kl": Measure.of("KL(flow ‖ target)", free_energy.reverse_kl(z, log_w), "nats"),
+        "log_z": Measure.of("log Z, importance sampling", z.estimate(), "nats"),
+        **efficiency(log_w, seed),
+        **forces(nothing, drawn, no_block, seed),
+        **counts(nothing, drawn),
+    }
+    return {key: measure for key, measure in found.items() if math.isfinite(measure.value)}
+
+
+def likelihood(data: FrameTable, drawn: FrameTable, block: Rows) -> Measures:
     """Negative log-likelihood, the lowest possible, both divergences, and log Z by two estimators."""
     log_w, log_w_data = log_weights(drawn), -data.energy - data.log_prob
-    cut = weights.log_weights(drawn.log_prob, metrics.cut_energy(drawn.energy), np.isfinite(log_w))
+    cut = weights.log_weights(drawn.log_prob, distances.cut_energy(drawn.energy), np.isfinite(log_w))
     by_samples = free_energy.importance(log_w, len(data))
     by_both = free_energy.bar(log_w, log_w_data)
     z = by_both if math.isfinite(by_both.value) else by_samples
@@ -123,11 +139,11 @@ def likelihood(data: Observed, drawn: Observed, block: Rows) -> Measures:
     }
 
 
-def as_in_the_paper(data: Observed, drawn: Observed, block: Rows) -> Measures:
+def as_in_the_paper(data: FrameTable, drawn: FrameTable, block: Rows) -> Measures:
     """What the paper's Table 1 has, in its measure, which leaves out the volume of the rigid frame."""
     inside = np.isfinite(data.paper_log_prob)
     finite = np.isfinite(drawn.energy) & np.isfinite(drawn.paper_log_prob)
-    kld = metrics.cut_energy(drawn.energy[finite]) + drawn.paper_log_prob[finite]
+    kld = distances.cut_energy(drawn.energy[finite]) + drawn.paper_log_prob[finite]
     log_w = weights.log_weights(drawn.paper_log_prob, drawn.energy, drawn.handed)
     return {
         "nll_paper": Measure.of(
@@ -157,7 +173,7 @@ def efficiency(log_w: Floats, seed: int) -> Measures:
     }
 
 
-def forces(data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures:
+def forces(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """Squared errors of the flow's forces, averaged over frames, atoms and directions."""
     unit = "(kT/nm)²"
     measured = np.isfinite(data.force_error)
@@ -174,46 +190,46 @@ def forces(data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures:
     }
 
 
-def energies(data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures:
+def energies(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """Wasserstein distances of energies: of samples from data, reweighted, and between halves of the data."""
     thin = slice(None, None, -(-len(data) // FRAMES_FOR_ENERGIES))
-    u, v = metrics.capped(drawn.energy, data.energy), data.energy[thin]
-    w = weights.normalised(weights.clipped(log_weights(drawn)))
+    u, v = distances.capped(drawn.energy, data.energy), data.energy[thin]
+    w = reweighted(drawn)
 
     def statistic(rows: Rows, frames: Rows) -> list[float]:
-        return [metrics.energy_distance(u[rows], v[frames], weight) for weight in (None, w[rows])]
+        return [distances.energy_distance(u[rows], v[frames], weight) for weight in (None, w[rows])]
 
     raw, weighted = _estimates(statistic, np.arange(len(u)), block[thin], seed=seed)
-    halves = _between_halves(block[thin], lambda a, b: metrics.energy_distance(v[a], v[b]))
+    halves = _between_halves(block[thin], lambda a, b: distances.energy_distance(v[a], v[b]))
     return {
         "energy_w2": Measure.of("W2 of energies, samples", raw, "kT"),
         "energy_w2_reweighted": Measure.of("W2 of energies, reweighted", weighted, "kT"),
-        "energy_w2_data": Measure("W2 of energies, halves of the data", halves, unit="kT"),
+        "energy_w2_data": Measure.of("W2 of energies, halves of the data", halves, "kT"),
     }
 
 
-def counts(data: Observed, drawn: Observed) -> Measures:
+def counts(data: FrameTable, drawn: FrameTable) -> Measures:
     """What was lost, and what it cost."""
     finite = np.isfinite(drawn.energy) & np.isfinite(drawn.log_prob)
     again = np.abs(drawn.round_trip[np.isfinite(drawn.round_trip)])
     also = f"and {(~data.handed).sum():,} frames of the data, which the target should not have."
     return {
-        "round_trip": Measure(
+        "round_trip": Measure.of(
             "log p computed again, 99 % within",
             float(np.quantile(again, 0.99)) if len(again) else math.nan,
-            unit="nats",
+            "nats",
         ),
-        "wrong_handed": Measure(
+        "wrong_handed": Measure.of(
             "samples of wrong handedness",
             float((~drawn.handed).sum()),
             note="" if data.handed.all() else also,
         ),
-        "not_finite": Measure("samples not finite", float((~finite).sum())),
-        "energy_evaluations": Measure("energy evaluations", float(len(drawn) + min(COMPARED, len(data)))),
+        "not_finite": Measure.of("samples not finite", float((~finite).sum())),
+        "energy_evaluations": Measure.of("energy evaluations", float(len(drawn) + min(COMPARED, len(data)))),
     }
 
 
-def of_torsions(residue: str, data: Observed, drawn: Observed, block: Rows, seed: int) -> Measures:
+def of_torsions(residue: str, data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """How (phi, psi) of a residue are distributed: in data, samples, and reweighted samples.
 
     Measures that end in ``_data`` compare one half of the blocks of data with the other: as close as one can
@@ -233,25 +249,25 @@ def of_torsions(residue: str, data: Observed, drawn: Observed, block: Rows, seed
 
 def _histograms(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int) -> Measures:
     w = weights.normalised(log_w)
-    functions = metrics.divergence, metrics.total_variation
+    functions = distances.divergence, distances.total_variation
 
     def statistic(rows: Rows, frames: Rows) -> list[float]:
-        reference = metrics.histogram(truth[frames])
-        others = [metrics.histogram(angles[rows], weight) for weight in (None, w[rows])]
+        reference = distances.histogram(truth[frames])
+        others = [distances.histogram(angles[rows], weight) for weight in (None, w[rows])]
         return [function(reference, other) for function in functions for other in others]
 
     def distance(function: Callable[[Floats, Floats], float]) -> float:
         return _between_halves(
-            block, lambda a, b: function(metrics.histogram(truth[a]), metrics.histogram(truth[b]))
+            block, lambda a, b: function(distances.histogram(truth[a]), distances.histogram(truth[b]))
         )
 
     kl, kl_weighted, tv, tv_weighted = _estimates(statistic, np.arange(len(angles)), block, seed=seed)
     divergence, variation = "KL of histograms", "total variation"
     return {
-        "histogram_kl_data": Measure(divergence, distance(functions[0]), unit="nats"),
+        "histogram_kl_data": Measure.of(divergence, distance(functions[0]), "nats"),
         "histogram_kl": Measure.of(divergence, kl, "nats"),
         "histogram_kl_reweighted": Measure.of(divergence, kl_weighted, "nats"),
-        "histogram_tv_data": Measure(variation, distance(functions[1])),
+        "histogram_tv_data": Measure.of(variation, distance(functions[1])),
         "histogram_tv": Measure.of(variation, tv),
         "histogram_tv_reweighted": Measure.of(variation, tv_weighted),
     }
@@ -264,18 +280,18 @@ def _torus(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int)
         random = np.random.default_rng(seed)
         reference, raw = _some(truth[frames], random), _some(angles[rows], random)
         if not np.isfinite(log_w[rows]).any():
-            return [metrics.torus_distance(reference, raw), math.nan]
+            return [distances.torus_distance(reference, raw), math.nan]
         weighted = angles[rows][weights.resampled(log_w[rows], len(raw), random)]
-        return [metrics.torus_distance(reference, other) for other in (raw, weighted)]
+        return [distances.torus_distance(reference, other) for other in (raw, weighted)]
 
     def distance(a: Rows, b: Rows) -> float:
         random = np.random.default_rng(seed)
-        return metrics.torus_distance(_some(truth[a], random), _some(truth[b], random))
+        return distances.torus_distance(_some(truth[a], random), _some(truth[b], random))
 
     raw, weighted = _estimates(statistic, np.arange(len(angles)), block, seed=seed, repeats=DISTANCES)
     text = "W2 on the torus"
     return {
-        "torus_w2_data": Measure(text, _between_halves(block, distance), unit="rad"),
+        "torus_w2_data": Measure.of(text, _between_halves(block, distance), "rad"),
         "torus_w2": Measure.of(text, raw, "rad"),
         "torus_w2_reweighted": Measure.of(text, weighted, "rad"),
     }
@@ -310,8 +326,8 @@ def _visits(difference: Estimate) -> str:
 
 def _disagreement(by_samples: free_energy.LogZ, by_both: free_energy.LogZ, block: Rows) -> str:
     """What to say if the two estimates of log Z are too far apart for their error bars."""
-    one, other = by_samples.estimate(), by_both.estimate(block)
-    z = abs(one.value - other.value) / math.hypot(one.error, other.error)
+    gap = by_samples.estimate() - by_both.estimate(block)
+    z = abs(gap.value) / gap.error
     if not z > TOO_FAR:
         return ""
     return (

@@ -14,8 +14,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.analysis.continuity import remaining_jumps
+from knotflow.analysis.continuity import largest_jump
 from knotflow.energies import Energy
+from knotflow.progress import Progress, silent
 from knotflow.transforms import Circle, Domain, Interval
 from knotflow.transforms.base import check_count
 
@@ -71,7 +72,7 @@ def compare(
     energy: Energy,
     points: int = 2000,
     chunk: int = CHUNK,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = silent,
 ) -> Comparison:
     r"""Compare a model with the density $p \propto e^{-u}$, see [`Comparison`][knotflow.analysis.Comparison].
 
@@ -103,8 +104,7 @@ def compare(
         weights.append(weight)
         errors.append((model - true).norm(dim=-1))
         done += len(x)
-        if progress is not None:
-            progress(done)
+        progress("quadrature", done, points**2)
     weight, error = torch.cat(weights), torch.cat(errors)
     return Comparison(
         kl=kl,
@@ -147,30 +147,13 @@ def force_jump(
         generator: Source of randomness on the CPU, torch's own if missing.
     """
     check_count("lines", lines, 1)
-    check_count("points", points, 4)
-    check_count("depth", depth, 0)
-    x = _lines(_plane(energy), lines, points, generator)
-    flat = x.flatten(0, 1)
-    force = torch.cat([score(part) for part in flat.split(CHUNK)]).view_as(x)
-    u = torch.cat([energy.energy(part) for part in flat.split(CHUNK)]).view(lines, points)
-    if not bool(torch.isfinite(force).all()):
-        raise ValueError("the force is not finite on a line, so it has no jump to measure; check the model.")
 
-    step = force.diff(dim=1)
-    # A steep but smooth force changes as much in the cells beside; a jump is in one cell only.
-    trend = (step[:, :-2] + step[:, 2:]) / 2
-    excess = (step[:, 1:-1] - trend).norm(dim=-1)
-    counts = u - u.min() <= -math.log(NEGLIGIBLE)
-    excess = torch.where((counts[:, :-1] & counts[:, 1:])[:, 1:-1], excess, -1.0)
-    best, cell = excess.topk(min(CANDIDATES, excess.shape[1]), dim=1)
-    line, chosen = (best >= 0).nonzero(as_tuple=True)
-    if len(line) == 0:
-        raise ValueError(f"{points} points a line do not resolve the density; give more points or lines.")
-    cell = cell[line, chosen]
+    def counts(x: Tensor) -> Tensor:
+        u = torch.cat([energy.energy(part) for part in x.flatten(0, 1).split(CHUNK)]).view(x.shape[:2])
+        return u - u.min() <= -math.log(NEGLIGIBLE)
 
-    trend = trend[line, cell]
-    cells = (x[line, cell + 1], x[line, cell + 2]), (force[line, cell + 1], force[line, cell + 2])
-    return float(remaining_jumps(score, *cells, trend, depth).max())
+    ends = _lines(_plane(energy), lines, generator)
+    return largest_jump(score, *ends, points, depth, counts=counts, candidates=CANDIDATES, chunk=CHUNK).size
 
 
 def _plane(energy: Energy) -> tuple[Domain, Domain]:
@@ -198,16 +181,16 @@ def _midpoints(domains: tuple[Domain, Domain], points: int, chunk: int) -> Itera
 
 
 def _lines(
-    domains: tuple[Domain, Domain], lines: int, points: int, generator: torch.Generator | None
-) -> Tensor:
-    """Points on lines along the first axis, then along the second: shape ``(lines, points, 2)``."""
-    place = torch.rand(lines, 1, generator=generator, dtype=torch.float64).expand(-1, points)
-    along = torch.linspace(0.0, 1.0, points, dtype=torch.float64).expand(lines, -1)
-    unit = torch.stack([along, place], dim=-1)
-    unit[lines // 2 :] = unit[lines // 2 :].flip(-1)
+    domains: tuple[Domain, Domain], lines: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Both ends (lines, 2) of lines along the first axis, then along the second."""
+    place = torch.rand(lines, 1, generator=generator, dtype=torch.float64)
+    unit = torch.stack([torch.cat([torch.full_like(place, end), place], -1) for end in (0.0, 1.0)])
+    unit[:, lines // 2 :] = unit[:, lines // 2 :].flip(-1)
     unit = MARGIN + (1 - 2 * MARGIN) * unit
-    low = unit.new_tensor([d.low for d in domains])
-    return low + unit * unit.new_tensor([d.length for d in domains])
+    low, length = unit.new_tensor([[d.low, d.length] for d in domains]).T
+    start, end = low + unit * length
+    return start, end
 
 
 def _median(values: Tensor, weights: Tensor) -> float:

@@ -1,11 +1,11 @@
-"""``knotflow check``: does all of it work for a molecule, or a trained model, on this machine?"""
+"""``knotflow check``: does a molecule, or a trained model, work on this machine?"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -13,8 +13,9 @@ from rich.table import Table
 
 from knotflow.cli import molecule as options
 from knotflow.cli.model import complete_model, model_file
+from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.stages import Stages
+from knotflow.cli.progress import working
 from knotflow.kernels.library import engine
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from knotflow.molecules.system import MolecularSystem
 
 
+NOT_CHECKED: Final = "the check is not complete."
+
+
 def check(
     what: Annotated[
         str | None,
         typer.Argument(
             help="A model: a .safetensors file, the folder of a training run, or ala2, which comes with "
-            "knotflow. Or a molecule: a .pdb file, by default alanine dipeptide.",
+            "knotflow. Or a molecule: a .pdb file; by default alanine dipeptide.",
             autocompletion=complete_model,
         ),
     ] = None,
@@ -40,30 +44,30 @@ def check(
         int | None,
         typer.Option(
             min=1,
-            help="Frames for energies and forces, by default 10,000; coordinates get ten times as many. For "
-            "a model, samples, by default 2,000.",
+            help="For a molecule: frames for energies and forces, by default 10,000; coordinates get ten "
+            "times as many. For a model: samples, by default 2,000.",
             show_default=False,
         ),
     ] = None,
     compiled: Annotated[
         bool,
         typer.Option(
-            "--compiled", help="Check the compiled force field too, which takes most of a minute to compile."
+            "--compiled", help="Check the compiled force field, too; compiling takes most of a minute."
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    seed: SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a molecule or a trained model on this machine; exit status 1 if something is wrong.
+    """Check a molecule or a trained model on this machine; the exit status is 1 if something is wrong.
 
     For a molecule, random frames from a short hot simulation go through everything that training and sampling
-    use. Energies and forces must be those of OpenMM's double-precision platform, with a force field made anew
-    from its files; positions must survive the way to internal coordinates and back.
+    use. Energies and forces must agree with OpenMM's double-precision platform, for a force field rebuilt
+    from its files, and positions must survive the conversion to internal coordinates and back.
 
-    For a model, samples of its own must survive the ways there and back and carry the same density on both;
-    log-determinants must be those of Jacobians, forces those of differences, without jumps; the mass must be
-    one, and nothing infinite or NaN. OpenMM is not needed.
+    For a model, samples must survive the flow in both directions, with the same density each way.
+    Log-determinants must agree with Jacobians and forces with finite differences, without jumps. The density
+    must integrate to one, and nothing may be infinite or NaN. OpenMM is not needed.
 
     Examples:
         knotflow check
@@ -88,14 +92,14 @@ def check(
             compiled=compiled,
         )
         title, checks = _check_model(output, Path(what), frames or 2_000, seed)
-        caption = "largest errors of all samples"
+        caption = "largest error over all samples"
     else:
         _refuse(what, peptide)
         system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
         title, checks = _check_molecule(output, system, frames or 10_000, seed, compiled)
-        caption = "largest error of all frames; of max: as a fraction of the largest force in the same frame"
+        caption = "largest error over all frames; of max: relative to the largest force in the same frame"
     _print(output, title, caption, checks)
-    output.say(f"Engine of the splines: {runs_on}.")
+    output.say(f"Spline engine: {runs_on}.")
     broken = [check.name for check in checks if not check.ok]
     found = [{**asdict(check), "ok": check.ok} for check in checks]
     output.document({"what": title, "engine": runs_on, "ok": not broken, "checks": found})
@@ -113,11 +117,11 @@ def _is_model(what: str) -> bool:
 
 
 def _refuse_options(**given: bool) -> None:
-    """Refuse options that are about molecules only."""
+    """Refuse options that only molecules have."""
     for name, is_given in given.items():
         if is_given:
             raise ValueError(
-                f"--{name.replace('_', '-')} is for molecules; a model brings its own, leave it out."
+                f"--{name.replace('_', '-')} is for molecules; a model has its own, so leave it out."
             )
 
 
@@ -127,14 +131,14 @@ def _check_molecule(
     """A title, and what was found."""
     from knotflow.analysis.check import check_molecule
 
-    with Stages(output.progress) as shown:
-        checks = check_molecule(system, frames, seed, shown, compiled=compiled)
+    with working(output, NOT_CHECKED) as progress:
+        checks = check_molecule(system, frames, seed, progress, compiled=compiled)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
     return title, checks
 
 
 def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
-    """A title, and what was found; of a file without a molecule only the flow is checked."""
+    """A title, and what was found. If the file has no molecule, only the flow is checked."""
     path = model_file(path)
     from knotflow.analysis.check_model import check_flow, check_model
     from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -142,18 +146,18 @@ def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[s
 
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
-    with Stages(output.progress) as shown:
+    with working(output, NOT_CHECKED) as progress:
         if isinstance(model, BoltzmannGenerator):
             name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
-            checks = check_model(model, samples, seed, shown)
+            checks = check_model(model, samples, seed, progress)
         else:
             name = f"{model.dim} coordinates"
-            checks = check_flow(model, samples, seed, shown)
+            checks = check_flow(model, samples, seed, progress)
     return f"{path.name}: {name}, {size:,} parameters, {samples:,} samples", checks
 
 
 def _refuse(what: str | None, peptide: str | None) -> None:
-    """Refuse what the shared options would explain in terms of options that this command does not have."""
+    """Refuse what the shared options would explain with options that this command does not have."""
     if what is not None and peptide is not None:
         raise ValueError(f"{what!r} and --peptide both name a molecule; give only one of them.")
     if what not in (None, "ala2") and Path(str(what)).suffix.lower() != ".pdb":
@@ -166,7 +170,7 @@ def _refuse(what: str | None, peptide: str | None) -> None:
 def _print(output: Output, title: str, caption: str, checks: list[Check]) -> None:
     table = Table("check", "measured", "promise", "ok", title=escape(title), caption=caption)
     for check in checks:
-        measured = "not available" if check.value is None else f"{_number(check.value)} {check.unit}"
+        measured = "not available" if check.value is None else f"{_measured(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
         table.add_row(check.name, measured, promise, _verdict(check))
     output.show(table)
@@ -174,7 +178,7 @@ def _print(output: Output, title: str, caption: str, checks: list[Check]) -> Non
         output.say(note)
 
 
-def _number(value: float) -> str:
+def _measured(value: float) -> str:
     whole = value == round(value) if math.isfinite(value) else False
     return f"{value:,.0f}" if whole and abs(value) < 1e6 else f"{value:.2g}"
 

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli import dynamics as protocol
-from knotflow.cli.model import ModelArgument, model_file, results_folder
-from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.stages import Stages
+from knotflow.cli.model import ModelArgument, model_file, results_file, results_folder
+from knotflow.cli.options import AllFramesOption, DrawnOption, Float64Option, SeedOption
+from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
+from knotflow.cli.progress import working
 
 if TYPE_CHECKING:
-    from knotflow.analysis import Evaluation, Measure
+    from knotflow.analysis import Evaluation
 
 
 def evaluate(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(help="Trajectory of the same molecule, a .h5 file.")],
-    samples: Annotated[int, typer.Option(min=2, help="How many samples to draw.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the error bars.")] = 0,
+    samples: DrawnOption = 10_000,
+    seed: SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(
             help="File for all numbers; by default metrics.json beside the model.", show_default=False
         ),
     ] = None,
-    all_frames: Annotated[
-        bool,
-        typer.Option("--all-frames", help="Use all frames of DATA, also those the model was trained on."),
-    ] = False,
-    float64: Annotated[
-        bool, typer.Option("--float64", help="Compute densities and forces of the flow in double precision.")
-    ] = False,
+    all_frames: AllFramesOption = False,
+    float64: Float64Option = False,
     dynamics: Annotated[
         bool,
         typer.Option(
             "--dynamics",
-            help="First run `knotflow dynamics` with its defaults, unless its results are in the folder: "
-            "minutes to hours.",
+            help="First run `knotflow dynamics` with its defaults, which takes minutes to hours, unless its "
+            "results are there already.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -52,12 +47,12 @@ def evaluate(
 ) -> None:
     """Compare a Boltzmann generator with data and with its force field; every estimate has an error bar.
 
-    If DATA is the file the model was trained on, only frames that training did not see are used. NLL and the
-    lowest possible one, errors of forces, log Z, effective sample size, distances of energies and torsions
-    are printed and written to metrics.json. Errors are standard errors: of data over replicas, of samples
-    over samples.
+    If DATA is the file the model was trained on, only frames that training did not see are used. The command
+    prints the NLL and its lowest possible value, force errors, log Z, the effective sample size, and how much
+    energies and torsions differ, and writes all of it to metrics.json. Errors are standard errors: over
+    replicas for data, over samples for samples.
 
-    If the folder of the model has results of `knotflow dynamics`, its drift score is shown and written, too.
+    If there are results of `knotflow dynamics` in the model's folder, the drift score is included.
 
     Examples:
         knotflow evaluate runs/ala2 data/ala2.h5
@@ -66,26 +61,26 @@ def evaluate(
 
         knotflow evaluate ala2 data/ala2.h5 --json --quiet
     """
-    from knotflow.analysis.evaluation import evaluate as measure
-    from knotflow.energies import force_field
-    from knotflow.flows.boltzmann import BoltzmannGenerator
-    from knotflow.flows.io import notes
-    from knotflow.molecules.system import MolecularSystem
+    from knotflow.files import read_json
+    from knotflow.workflows.evaluation import evaluate as measure
 
     path = model_file(model)
-    target = results_folder(path) / "metrics.json" if out is None else out
-    if target.is_dir():
-        raise IsADirectoryError(f"--out must be a file for the numbers, but {target} is a folder.")
-    generator = BoltzmannGenerator.load(path)
-    if float64:
-        generator.double()
-    split = None if all_frames else notes(path).get("split")
+    target = results_file(path, out, "metrics.json")
     output = Output(as_json=as_json, quiet=quiet)
-    drift = _drift(path, data, output.progress, wanted=dynamics, all_frames=all_frames)
-    system = MolecularSystem.parse(generator.molecule)
-    with force_field(system, evaluations=samples) as energy, Stages(output.progress) as shown:
-        found = measure(generator, data, energy, split=split, samples=samples, seed=seed, progress=shown)
-    output.document(found.write(target, path, **({} if drift is None else {"dynamics": drift})))
+    drift = _drift(path, data, output, wanted=dynamics, all_frames=all_frames)
+    with working(output, f"{target} was not written.") as progress:
+        found = measure(
+            path,
+            data,
+            target,
+            samples=samples,
+            seed=seed,
+            all_frames=all_frames,
+            float64=float64,
+            more=None if drift is None else {"dynamics": drift},
+            progress=progress,
+        )
+    output.document(read_json(target))
     output.show(table(found))
     if drift is not None:
         output.show(protocol.table(drift))
@@ -95,23 +90,22 @@ def evaluate(
 
 
 def _drift(
-    model: Path, data: Path, console: Console, *, wanted: bool, all_frames: bool
+    model: Path, data: Path, output: Output, *, wanted: bool, all_frames: bool
 ) -> dict[str, Any] | None:
-    """The drift score of a model, from the folder beside it; if it is wanted and not there, it is made."""
-    from knotflow.flows.io import fingerprint
+    """The drift score in the folder beside a model; if it is missing and wanted, it is computed."""
+    from knotflow.inputs import file_fingerprint
 
     folder = results_folder(model) / protocol.FOLDER
     found = protocol.read_drift(folder) if (folder / "drift.json").exists() else None
-    if found is not None and found["about"].get("model") == fingerprint(model):
+    if found is not None and found["about"].get("model") == file_fingerprint(model):
         return found
     if not wanted:
         if found is not None:
-            said = f"{folder} is about another model and left out."
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
+            output.tell(f"{folder} is about another model and left out.")
         return None
     from knotflow.dynamics import DynamicsConfig
 
-    protocol.run_protocol(model, data, folder, DynamicsConfig(), all_frames=all_frames, console=console)
+    protocol.run_protocol(model, data, folder, DynamicsConfig(), all_frames=all_frames, output=output)
     return protocol.read_drift(folder)
 
 
@@ -126,9 +120,9 @@ def table(evaluation: Evaluation) -> Group:
         f"{data['frames']:,} frames ({rows} {data['frames_in_file']:,} in {data['file']})",
         caption=f"± standard errors: of data over {data['blocks']} {_unit_of(data)}, of samples over samples",
     )  # fmt: skip
-    main.columns[1].justify = "right"
+    align_right(main, slice(1, 2))
     for measure in evaluation.measures.values():
-        main.add_row(escape(measure.text), _number(measure), escape(measure.unit))
+        main.add_row(escape(measure.text), str(measure), escape(measure.unit))
     parts = [main]
     if evaluation.residues:
         parts.append(_torsion_table(evaluation))
@@ -139,16 +133,15 @@ def _torsion_table(evaluation: Evaluation) -> Table:
     torsions = Table(
         "", "data", "samples", "reweighted", "unit",
         title="Torsions (phi, psi) compared with those of the data",
-        caption="data: one half against the other, but for free energies",
+        caption="data: one half against the other, except for free energies",
     )  # fmt: skip
-    for column in torsions.columns[1:4]:
-        column.justify = "right"
+    align_right(torsions, slice(1, 4))
     for residue, found in evaluation.residues.items():
         torsions.add_section()
         torsions.add_row(f"[bold]{escape(residue)}[/]")
         for key in [key for key in found if f"{key}_data" in found]:
             row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
-            torsions.add_row(escape(row[0].text), *map(_number, row), row[0].unit)
+            torsions.add_row(escape(row[0].text), *map(str, row), row[0].unit)
     return torsions
 
 
@@ -158,19 +151,6 @@ def _unit_of(data: dict[str, int]) -> str:
     return "pieces of its replica" if data["replicas"] == 1 else f"pieces of its {data['replicas']} replicas"
 
 
-def _number(measure: Measure) -> str:
-    """Value and error with as many digits as the error tells; a dash for what is not known."""
-    value, error = measure.value, measure.error
-    if math.isnan(value):
-        return "-"
-    if not math.isfinite(value + error):
-        return f"{value:,.0f}" if value % 1 == 0 else f"{value:.3g}"
-    if abs(value) >= 1e6 or error >= 1e5:
-        return f"{value:.3g} ± {error:.1g}"
-    digits = min(6, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 3
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
-
-
 def _notes(evaluation: Evaluation) -> Iterator[str]:
     for measure in evaluation.measures.values():
         if measure.note:
@@ -178,15 +158,9 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     for residue, found in evaluation.residues.items():
         for key, measure in found.items():
             if measure.note:
-                kind = (
-                    "data"
-                    if key.endswith("_data")
-                    else "reweighted"
-                    if key.endswith("_reweighted")
-                    else "samples"
-                )
+                kind = next((kind for kind in ("data", "reweighted") if key.endswith(f"_{kind}")), "samples")
                 yield f"{residue}, {measure.text}, {kind}: {measure.note}"
     if not evaluation.residues:
-        yield "No residue has both phi and psi, so nothing is said of torsions."
+        yield "No residue has both phi and psi, so there are no results on torsions."
     spent = ", ".join(f"{work} {seconds:.1f} s" for work, seconds in evaluation.seconds.items())
     yield f"Time: {spent}."

@@ -9,46 +9,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file
-from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.options import Float64Option, SamplesOption, SeedOption
+from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, keep, kept
-from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
     from knotflow.dynamics.chain_run import ExactRun
-    from knotflow.dynamics.chain_run import Progress as Step
     from knotflow.dynamics.chains import Moves
     from knotflow.paper.chains_against_md import Comparison
 
 RARE = 0.01
-"""Share of accepted proposals of the flow below which it is hardly of use."""
+"""Share of accepted flow proposals below which the flow is hardly of use."""
 ROUGH = 0.5
 """Share of accepted trajectories below which time steps are too long."""
 UNSEEN = 1.1
 """Autocorrelation time in rows below which one row remembers nothing of the one before."""
 
-SamplesOption = Annotated[
-    int, typer.Option("-n", "--samples", min=1, help="How many samples to keep, of all chains together.")
-]
 ChainsOption = Annotated[
-    int,
-    typer.Option(min=1, help="Chains that move at once; error bars come from their spread."),
+    int, typer.Option(min=1, help="Chains that run together; their spread gives the error bars.")
 ]
 BurnInOption = Annotated[
     int,
-    typer.Option(
-        min=0, help="Cycles before the first sample, in which chains forget the flow that they started with."
-    ),
+    typer.Option(min=0, help="Cycles before the first sample, in which chains forget where they started."),
 ]
 EveryOption = Annotated[
-    int, typer.Option("--every", "--thin", min=1, help="Cycles from one kept sample of a chain to the next.")
+    int, typer.Option("--every", "--thin", min=1, help="Cycles between kept samples of a chain.")
 ]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 
 
 def exact(
@@ -57,38 +48,36 @@ def exact(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file of the chains, .h5, as of `knotflow simulate`; an unfinished one is continued. "
-            "With .xtc, .dcd or .pdb, positions are written to such a file as well, at the end."
+            help="The file to write (.h5, like that of `knotflow simulate`); an unfinished one is continued. "
+            "With .xtc, .dcd or .pdb, positions are also written to a file of that format at the end."
         ),
     ] = Path("exact.h5"),
     samples: SamplesOption = 10_000,
     chains: ChainsOption = 256,
     burn_in: BurnInOption = 100,
     every: EveryOption = 10,
-    flow_moves: Annotated[int, typer.Option(min=0, help="Proposals of the flow in a cycle.")] = 4,
-    hmc_moves: Annotated[int, typer.Option(min=0, help="Trajectories of dynamics in a cycle.")] = 1,
-    hmc_steps: Annotated[int, typer.Option(min=1, help="Time steps of a trajectory.")] = 20,
+    flow_moves: Annotated[int, typer.Option(min=0, help="Flow proposals in a cycle.")] = 4,
+    hmc_moves: Annotated[int, typer.Option(min=0, help="Short trajectories in a cycle.")] = 1,
+    hmc_steps: Annotated[int, typer.Option(min=1, help="Time steps in a trajectory.")] = 20,
     dt: Annotated[
-        float, typer.Option(help="Femtoseconds of a time step: of longer ones, fewer are accepted.")
+        float, typer.Option(help="Time step in fs; with longer steps fewer trajectories are accepted.")
     ] = 1.0,
     seed: SeedOption = 0,
-    float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
+    float64: Float64Option = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Sample the Boltzmann distribution exactly: Markov chains on the force field with proposals of a flow.
+    """Sample the Boltzmann distribution exactly, with Markov chains that the flow helps over barriers.
 
-    A cycle of a chain is some molecules proposed by the flow, each accepted or not by the rule of Metropolis,
-    then some short trajectories of dynamics on the force field, accepted or not (hybrid Monte Carlo). The
-    flow crosses barriers, dynamics does the rest; averages are right however good the flow is, if chains are
-    long enough. What is printed at the end tells whether they are: acceptance, autocorrelation times, error
-    bars.
+    In each cycle the flow proposes some structures, which are accepted or rejected by the Metropolis rule;
+    some short trajectories on the force field follow, accepted or rejected as well (hybrid Monte Carlo).
+    However good or bad the flow is, averages are correct if the chains are long enough. The acceptance rates,
+    autocorrelation times and error bars printed at the end show whether they are.
 
-    Stopped or killed, the same command goes on where it was; with a larger -n it adds to a finished file.
-    The file holds positions, forces and energies, with chains as replicas: `knotflow evaluate` and
-    `knotflow train` take it like a simulation, and mdtraj.load reads it. All settings go to a .toml file
-    beside it, for --config.
+    If the run is stopped, the same command continues it; a larger -n extends a finished file. The file holds
+    positions, forces and energies, with chains as replicas. `knotflow evaluate`, `knotflow train` and
+    mdtraj.load read it like a simulation. All settings are saved in a .toml file beside it, for --config.
 
     Examples:
         knotflow exact runs/ala2 -n 10000
@@ -103,7 +92,7 @@ def exact(
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"--dt must be a positive number of femtoseconds, got {dt:g}.")
     if flow_moves + hmc_moves == 0:
-        raise ValueError("a cycle needs a move: raise --flow-moves or --hmc-moves.")
+        raise ValueError("a cycle needs at least one move: raise --flow-moves or --hmc-moves.")
     plan = ExactPlan(
         chains=chains,
         rows=math.ceil(samples / chains),
@@ -128,7 +117,7 @@ def exact(
 
 
 def _go_on(run: ExactRun, output: Output) -> None:
-    """Do what is missing of a run, and show how it goes."""
+    """Do what is missing of a run, with progress."""
     from knotflow.energies import force_field
 
     plan, say = run.plan, output.tell
@@ -137,44 +126,14 @@ def _go_on(run: ExactRun, output: Output) -> None:
         say(f"{run.path} is complete already; a larger -n adds to it.")
         return
     if run.cycles:
-        say(f"going on after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")
+        say(f"continuing after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")
     energy = force_field(run.system, evaluations=plan.evaluations)
-    with energy, _Shown(run.path, output.progress) as shown:
-        run.run(energy, shown)
-
-
-class _Shown(Bars):
-    """Shows the progress of chains; Ctrl-C ends the command with a sentence."""
-
-    def __init__(self, path: Path, console: Console) -> None:
-        super().__init__(
-            console,
-            MofNCompleteColumn(),
-            "cycles, {task.fields[state]}, time left",
-            TimeRemainingColumn(),
-            transient=True,
-        )
-        self.path, self.one = path, self.add("starting")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        super().__exit__(kind)
-        if kind is KeyboardInterrupt:
-            self.console.print(
-                f"\nStopped; the same command goes on with what is in {self.path}.",
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
-            raise typer.Exit(130) from None
-
-    def __call__(self, now: Step) -> None:
-        rates = ", ".join(f"{kind} {_percent(moves)}" for kind, moves in now.moves.items() if moves.tried)
-        state = f"accepted: {rates}"
-        self.one.show(now.phase, now.cycles, now.all_cycles, state, f"{now.samples:,} samples, {state}")
+    with energy, working(output) as progress:
+        run.run(energy, progress)
 
 
 def _export(run: ExactRun, out: Path) -> None:
-    """Positions and log-densities of all samples once more, into another format."""
+    """Write positions and log-densities of all samples in another format, too."""
     import torch
 
     from knotflow.dynamics.flow_energy import FlowEnergy
@@ -195,8 +154,8 @@ def _report(run: ExactRun, files: list[Path], output: Output) -> None:
     found = summarise_chains(run.path)
     flow, hmc = run.moves["flow"], run.moves["hmc"]
     table = Table("measure", "value", title=f"{run.samples:,} samples of {found.n_chains} chains")
-    table.add_row("accepted proposals of the flow", _percent(flow))
-    table.add_row("accepted trajectories", _percent(hmc))
+    table.add_row("accepted flow proposals", flow.percent)
+    table.add_row("accepted trajectories", hmc.percent)
     table.add_row("mean energy, kT", str(found.energy))
     for residue, difference in found.sides.items():
         table.add_row(f"F(phi>0) - F(phi<0), {residue}, kT", str(difference))
@@ -232,9 +191,7 @@ def _results(run: ExactRun, files: list[Path], found: ChainSummary) -> dict[str,
 
 def memory_table(memory: dict[str, Memory], every: int) -> Table:
     """Autocorrelation times in cycles."""
-    table = Table("observable", "autocorrelation time, cycles", "independent samples")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = align_right(Table("observable", "autocorrelation time, cycles", "independent samples"))
     for name, found in memory.items():
         if math.isnan(found.time):
             table.add_row(name, "-", "-")
@@ -249,37 +206,33 @@ def warnings(moves: dict[str, Moves], found: ChainSummary) -> Iterator[str]:
     flow, hmc = moves["flow"], moves["hmc"]
     if flow.tried and flow.acceptance < RARE:
         yield (
-            f"Only {_percent(flow)} of the flow's proposals are accepted, so chains hardly ever cross "
+            f"Only {flow.percent} of the flow's proposals are accepted, so chains hardly ever cross "
             "barriers: raise --flow-moves, or train the model better."
         )
     if not flow.tried:
-        yield "Without proposals of the flow chains cross no barriers: raise --flow-moves."
+        yield "Without flow proposals, chains cannot cross barriers: raise --flow-moves."
     if hmc.tried and hmc.acceptance < ROUGH:
-        yield f"Only {_percent(hmc)} of the trajectories are accepted: lower --dt."
+        yield f"Only {hmc.percent} of the trajectories are accepted: lower --dt."
     if found.too_short:
         yield (
             "Chains are shorter than 20 autocorrelation times of "
-            f"{', '.join(found.too_short)}, so averages may still depend on where they started, and error "
-            "bars be too small: raise -n, or take fewer --chains or a larger --every for a new file."
+            f"{', '.join(found.too_short)}, so averages may still depend on the start and error bars may be "
+            "too small: raise -n, or use fewer --chains or a larger --every in a new file."
         )
     for residue, difference in found.sides.items():
-        if math.isinf(difference.mean):
-            yield f"{residue}: phi {'>' if difference.mean > 0 else '<'} 0 is never visited."
+        if math.isinf(difference.value):
+            yield f"{residue}: phi {'>' if difference.value > 0 else '<'} 0 is never visited."
     if found.n_chains == 1:
-        yield "There are no error bars of a single chain: take several --chains."
-
-
-def _percent(moves: Moves) -> str:
-    return f"{100 * moves.acceptance:.3g} %" if moves.tried else "-"
+        yield "A single chain has no error bars: use several --chains."
 
 
 def reproduce(
     ctx: typer.Context,
     model: ModelArgument,
     data: Annotated[
-        Path, typer.Option(help="Long trajectory of the same molecule (.h5), of knotflow simulate or import.")
+        Path, typer.Option(help="Long trajectory of the same molecule (.h5), made with `knotflow simulate`.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for chains, numbers and picture.")] = Path("runs/exact"),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/exact"),
     samples: SamplesOption = 50_000,
     chains: ChainsOption = 256,
     burn_in: BurnInOption = 100,
@@ -289,9 +242,9 @@ def reproduce(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare exact samples with a flow with long molecular dynamics: energies, torsions, free energies.
+    """Compare exact samples with long molecular dynamics: energies, torsions, free energies.
 
-    Run again, it goes on where it stopped.
+    If it is stopped, the same command continues.
 
     Example: knotflow reproduce exact runs/ala2 --data data/ala2.h5
     """
@@ -301,15 +254,15 @@ def reproduce(
     rows = math.ceil(samples / chains)
     plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})
     output = Output(as_json=as_json, quiet=quiet)
-    with kept(ctx, out / "exact.toml"), _Shown(out / "chains.h5", output.progress) as shown:
-        result = experiment.run(model_file(model), data, out, plan, progress=shown)
+    with kept(ctx, out / "exact.toml"), working(output) as progress:
+        result = experiment.run(model_file(model), data, out, plan, progress=progress)
     output.document(asdict(result))
     output.show(_comparison_table(result.comparison))
-    accepted = f"{100 * result.flow_acceptance:.3g} % of the proposals of the flow, "
+    accepted = f"{100 * result.flow_acceptance:.3g} % of the flow proposals, "
     accepted += f"{100 * result.hmc_acceptance:.3g} % of the trajectories"
     output.show(memory_table(result.memory, result.every))
     output.say(f"Accepted: {accepted}. {result.evaluations:,} energy evaluations, {result.seconds:,.0f} s.")
-    output.say(f"Chains, numbers and picture: {out}")
+    output.say(f"Chains, numbers and the picture: {out}")
 
 
 def _comparison_table(found: Comparison) -> Table:
@@ -318,10 +271,9 @@ def _comparison_table(found: Comparison) -> Table:
         "observable", "chains", "dynamics", "deviation",
         title=f"{a.n_frames:,} samples of {a.n_replicas} chains, {b.n_frames:,} frames of {b.n_replicas} "
         "replicas",
-        caption="deviations in error bars, of several bins their root mean square",
+        caption="deviations in error bars; for several bins, their root mean square",
     )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
+    align_right(table)
     table.add_row("mean energy, kT", str(a.energy), str(b.energy), f"{z.energy:.2f}")
     if a.left is None or b.left is None:
         return table

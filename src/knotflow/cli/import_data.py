@@ -6,19 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from knotflow.cli.molecule import (
-    AddHydrogensOption,
-    ForceFieldOption,
-    MoleculeOption,
-    PeptideOption,
-    SolventName,
-    SolventOption,
-    TemperatureOption,
-    load_molecule,
-)
+from knotflow.cli import molecule as options
+from knotflow.cli.options import check_h5
 from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, kept
 
 
@@ -27,33 +19,33 @@ def import_data(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Trajectories that mdtraj reads (DCD, XTC, NetCDF, PDB ...), each a replica, or .npz files "
-            "with positions (nm), and perhaps forces (kJ/mol/nm), energies (kJ/mol), time (ps) and segment "
-            "numbers (each a replica)."
+            help="Trajectories that MDTraj reads (DCD, XTC, NetCDF, PDB ...), one per replica; or .npz files "
+            "with positions (nm) and, optionally, forces (kJ/mol/nm), energies (kJ/mol), time (ps) and "
+            "segment numbers (one per replica)."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The new file; ends in .h5.")],
+    out: Annotated[Path, typer.Option(help="The .h5 file to write.")],
     topology: Annotated[
         Path | None,
         typer.Option(
-            help="File that names the atoms of DATA, such as a .pdb, to compare them with the molecule; by "
-            "default, they are taken to be in its order."
+            help="File that names the atoms of DATA, such as a .pdb, to check them against the molecule; by "
+            "default they are assumed to be in its order."
         ),
     ] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Keep every so many frames of each replica.")] = 1,
-    molecule: MoleculeOption = None,
-    peptide: PeptideOption = None,
-    force_field: ForceFieldOption = None,
-    solvent: SolventOption = SolventName.obc,
-    temperature: TemperatureOption = 300.0,
-    add_hydrogens: AddHydrogensOption = False,
+    stride: Annotated[int, typer.Option(min=1, help="Keep one in so many frames of each replica.")] = 1,
+    molecule: options.MoleculeOption = None,
+    peptide: options.PeptideOption = None,
+    force_field: options.ForceFieldOption = None,
+    solvent: options.SolventOption = options.SolventName.obc,
+    temperature: options.TemperatureOption = 300.0,
+    add_hydrogens: options.AddHydrogensOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a data file of trajectories that exist: frames are checked, energies and forces completed.
+    """Turn trajectories of other programs into a data file; missing energies and forces are computed.
 
-    All settings go to a .toml file beside it, for --config.
+    All frames are checked. All settings are saved in a .toml file beside the new file, for --config.
 
     Examples:
         knotflow import run.dcd --topology run.pdb --out data.h5
@@ -64,27 +56,20 @@ def import_data(
     from knotflow.simulation.summary import summarise
     from knotflow.storage.importing import convert, total_frames
 
-    if out.suffix != ".h5":
-        raise ValueError(f"--out must be a file ending in .h5, got '{out}'.")
+    check_h5(out)
     if out.exists():
         raise FileExistsError(f"{out} exists already; remove it or choose another name.")
     for path in data:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")
-    system = load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
+    system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
     output = Output(as_json=as_json, quiet=quiet)
-    bar = Progress(
-        TextColumn("importing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("frames, time left"),
-        TimeRemainingColumn(),
-        console=output.progress,
-        transient=True,
-        disable=not output.progress.is_terminal,
-    )
-    with kept(ctx, beside(out), resumable=False), OpenMMEnergy(system) as energy, bar:
-        task = bar.add_task("", total=total_frames(data))
+    total = total_frames(data) or 0
+    with (
+        kept(ctx, beside(out), resumable=False),
+        OpenMMEnergy(system) as energy,
+        working(output, f"{out} was not written.") as progress,
+    ):
         convert(
             data,
             system,
@@ -93,7 +78,7 @@ def import_data(
             topology=topology,
             stride=stride,
             provenance={"command": "import"},
-            progress=lambda n_read: bar.update(task, completed=n_read),
+            progress=lambda n_read: progress("importing", n_read, total, f"{n_read:,} frames"),
         )
     summary = summarise(out)
     replicas = "1 replica" if summary.n_replicas == 1 else f"{summary.n_replicas} replicas"

@@ -1,4 +1,4 @@
-"""Which model: what the argument of commands on trained models stands for."""
+"""The argument of all commands on trained models: which file it means, and where results go."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MODELS: Final = Path(knotflow.__file__).parent / "models"
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """What may follow in a shell: models of the package, model files and folders of runs nearby.
+    """What Tab offers: models of the package, and model files and run folders nearby.
 
-    Nothing for other beginnings; the shell then completes names of files.
+    Nothing if none of them fits; the shell then completes file names.
     """
     names = [path.stem for path in sorted(MODELS.glob("*.safetensors"))]
     files = [str(path) for path in sorted(Path().glob("*.safetensors"))]
@@ -38,14 +38,14 @@ def complete_model(incomplete: str) -> list[str]:
 ModelArgument = Annotated[
     Path,
     typer.Argument(
-        help="Model file (.safetensors), the folder of a training run, or ala2, which comes with knotflow.",
+        help="Model file (.safetensors), folder of a training run, or ala2, which comes with knotflow.",
         autocompletion=complete_model,
     ),
 ]
 
 
 def model_file(model: Path) -> Path:
-    """The model file that is meant: itself, the one in the folder of a run, or one of the package by name.
+    """The model file that the argument means: itself, that of a run folder, or one of the package.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -57,13 +57,13 @@ def model_file(model: Path) -> Path:
         return path
     if model.is_dir():
         raise FileNotFoundError(
-            f"there is no model.safetensors in {model}; a training run writes it at its end: let it finish, "
-            "or give another folder or file."
+            f"there is no model.safetensors in {model}; a training writes it at its end: let it finish, or "
+            "give another folder or file."
         )
     if str(model) in pretrained_names():
         return pretrained_file(str(model))
     raise FileNotFoundError(
-        f"there is no model file {model}; with knotflow come: {', '.join(pretrained_names())}."
+        f"there is no model file {model}; models that come with knotflow: {', '.join(pretrained_names())}."
     )
 
 
@@ -72,3 +72,15 @@ def results_folder(path: Path) -> Path:
     from knotflow.flows.pretrained import FOLDER
 
     return Path("runs") / path.stem if path.parent == FOLDER else path.parent
+
+
+def results_file(path: Path, out: Path | None, name: str) -> Path:
+    """The file for results about a model: as the user says, or by its usual name.
+
+    Raises:
+        IsADirectoryError: if it is a folder.
+    """
+    target = results_folder(path) / name if out is None else out
+    if target.is_dir():
+        raise IsADirectoryError(f"--out must be a file, such as {name}, but {target} is a folder.")
+    return target

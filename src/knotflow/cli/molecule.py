@@ -1,4 +1,4 @@
-"""Which molecule: the options that all commands on molecules share, and what they stand for."""
+"""The options of all commands on molecules, and the molecule they describe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PeptideOption = Annotated[
     typer.Option(
         "--peptide",
         rich_help_panel=PANEL,
-        help="Sequence in one-letter code, such as GYDPETGTWG; caps (ACE, NME) are added.",
+        help="A peptide in one-letter code, such as GYDPETGTWG; caps (ACE, NME) are added.",
     ),
 ]
 ForceFieldOption = Annotated[
@@ -40,7 +40,7 @@ ForceFieldOption = Annotated[
     typer.Option(
         "--force-field",
         rich_help_panel=PANEL,
-        help="XML file of OpenMM or your own; may be repeated; by default amber99sbildn.xml.",
+        help="XML file, your own or one of OpenMM's; may be repeated; by default amber99sbildn.xml.",
     ),
 ]
 SolventOption = Annotated[
@@ -48,16 +48,16 @@ SolventOption = Annotated[
     typer.Option(
         "--solvent",
         rich_help_panel=PANEL,
-        help="obc: implicit water that fits the force field; vacuum: only the files of the force field.",
+        help="obc: implicit water that fits the force field; vacuum: nothing but the force field.",
     ),
 ]
 TemperatureOption = Annotated[
-    float, typer.Option("--temperature", rich_help_panel=PANEL, help="In kelvin; above zero.")
+    float, typer.Option("--temperature", rich_help_panel=PANEL, help="Temperature in kelvin.")
 ]
 AddHydrogensOption = Annotated[
     bool,
     typer.Option(
-        "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens that the .pdb file lacks, as at pH 7."
+        "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens missing in the .pdb file, as at pH 7."
     ),
 ]
 
@@ -83,7 +83,7 @@ def load_molecule(
         raise ValueError("--molecule and --peptide both name a molecule; give only one of them.")
     is_file = molecule is not None and molecule != "ala2"
     if add_hydrogens and not is_file:
-        raise ValueError("--add-hydrogens is for .pdb files, other molecules are complete; leave it out.")
+        raise ValueError("--add-hydrogens is for .pdb files; other molecules are complete, so leave it out.")
     files = force_field or list(DEFAULT_FORCE_FIELD)
     if peptide is not None:
         return peptides.peptide(peptide, files, solvent.value, temperature)

@@ -1,4 +1,4 @@
-"""What a command prints: results to standard output, progress to standard error; all, JSON, or nothing."""
+"""What a command prints: results to standard output, progress to standard error; as text, as JSON, or not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 from knotflow.json_values import plain
 
@@ -18,12 +19,14 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         rich_help_panel=PANEL,
-        help="Print results as one JSON document instead, for scripts; progress goes to standard error.",
+        help="Print the results as one JSON document, for scripts; progress goes to standard error.",
     ),
 ]
 QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", rich_help_panel=PANEL, help="Print errors only, and what --json asks for."),
+    typer.Option(
+        "--quiet", "-q", rich_help_panel=PANEL, help="Print nothing but errors and the results of --json."
+    ),
 ]
 
 
@@ -39,7 +42,7 @@ class Output:
         self.as_json = as_json
         self.results = Console(quiet=as_json or quiet)
         """Tables and sentences, to standard output."""
-        # What is no terminal has no bars.
+        # Without a terminal there are no bars.
         self.progress = Console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
         """Bars, and lines where there is no terminal, to standard error."""
 
@@ -52,13 +55,20 @@ class Output:
         _say(self.results, sentence)
 
     def tell(self, sentence: str) -> None:
-        """Print a sentence on how it goes."""
+        """Print a sentence about the work in progress."""
         _say(self.progress, sentence)
 
     def document(self, results: Mapping[str, Any]) -> None:
-        """Print results as JSON if that is asked for."""
+        """Print results as JSON if the user asked for it."""
         if self.as_json:
             typer.echo(json.dumps(plain(results), indent=1, allow_nan=False))
+
+
+def align_right(table: Table, columns: slice = slice(1, None)) -> Table:
+    """The table, with numbers in some columns: by default in all but the first."""
+    for column in table.columns[columns]:
+        column.justify = "right"
+    return table
 
 
 def _say(console: Console, sentence: str) -> None:

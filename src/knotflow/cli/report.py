@@ -1,4 +1,4 @@
-"""``knotflow report``: all about a trained model on one page."""
+"""``knotflow report``: a page about a trained model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from knotflow.cli.model import ModelArgument, model_file, results_folder
+from knotflow.cli.model import ModelArgument, model_file, results_file, results_folder
+from knotflow.cli.options import DrawnOption, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.stages import Stages
+from knotflow.cli.progress import working
 
 
 def report(
@@ -17,13 +18,13 @@ def report(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Trajectory of the same molecule, a .h5 file; by default the one of the training, if it is "
+            help="Trajectory of the same molecule, a .h5 file; by default that of the training, if it is "
             "found.",
             show_default=False,
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=2, help="How many samples to draw.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the error bars.")] = 0,
+    samples: DrawnOption = 10_000,
+    seed: SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="The page; by default report.html beside the model.", show_default=False),
@@ -31,12 +32,12 @@ def report(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write one page on a Boltzmann generator: verdicts, pictures, structures to turn, all numbers.
+    """Write a page about a Boltzmann generator: verdicts, pictures, structures you can turn, all numbers.
 
-    The page is a single file that needs no network. Numbers are those of metrics.json beside the model, if
-    they are of this model and of DATA; otherwise the model is evaluated first, as by `knotflow evaluate`.
-    Without DATA the trajectory of the training is looked for in the working folder, near the model, and in
-    folders called data there; if there is none, the page has what samples alone can tell.
+    The page is a single file that works offline. Its numbers come from metrics.json beside the model, if that
+    file is about this model and DATA; otherwise the model is evaluated first, as with `knotflow evaluate`.
+    Without DATA, the command looks for the training trajectory in the working folder, near the model, and in
+    folders called data there. If it finds none, the page shows what samples alone can tell.
 
     Examples:
         knotflow report runs/ala2 data/ala2.h5
@@ -49,17 +50,15 @@ def report(
     from knotflow.workflows.report import find_data, write_report
 
     path = model_file(model)
-    target = results_folder(path) / "report.html" if out is None else out
-    if target.is_dir():
-        raise IsADirectoryError(f"--out must be a file for the page, but {target} is a folder.")
+    target = results_file(path, out, "report.html")
     molecule = notes(path).get("molecule")
     if molecule is None:
-        raise ValueError(f"{path} holds a flow without a molecule; report a Boltzmann generator.")
+        raise ValueError(f"{path} holds a flow without a molecule; give a Boltzmann generator.")
     source = find_data(path) if data is None else data
     output = Output(as_json=as_json, quiet=quiet)
     with (
         force_field(MolecularSystem.parse(molecule), evaluations=samples) as energy,
-        Stages(output.progress) as shown,
+        working(output, f"{target} was not written.") as progress,
     ):
         written = write_report(
             path,
@@ -69,7 +68,7 @@ def report(
             data=source,
             samples=samples,
             seed=seed,
-            progress=shown,
+            progress=progress,
         )
     output.document(
         {"page": written.page, "data": source, "metrics": written.metrics, "verdicts": written.verdicts}
@@ -80,7 +79,7 @@ def report(
     if source is None:
         say(f"No data: give a trajectory to compare with, as in `knotflow report {model} DATA.h5`.")
     elif data is None:
-        say(f"Data of the training: {source}")
+        say(f"Training data: {source}")
     if written.metrics is not None:
         say(f"All numbers: {written.metrics}")
     say(f"Page: {written.page}")

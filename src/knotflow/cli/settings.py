@@ -1,12 +1,12 @@
-"""Settings of a command in a TOML file: read by ``--config``, written back in full by every run.
+"""Settings of a command in a TOML file: read with ``--config``, written in full by every run.
 
-A key is the name of an option without its leading dashes, or that of an argument, with dashes or underscores:
+A key is the name of an option without the leading dashes, or of an argument, with dashes or underscores:
 
     data = "data/ala2.h5"
     out = "runs/ala2"
     reverse-kl = 0.1
 
-What a file says takes the place of defaults, so options on the command line win.
+A file replaces defaults, so options on the command line win.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from knotflow.files import write_atomically
 NO_SETTINGS: Final = frozenset({"config", "json", "quiet"})
 """Options that say how to run a command, not what to do."""
 MARK: Final = "# All settings of a run, written by knotflow"
-"""How a file begins that may be replaced."""
+"""The first line of our own files, which may be replaced."""
 
 
 def load(command: Any, file: Path) -> dict[str, Any]:
@@ -46,12 +46,12 @@ def load(command: Any, file: Path) -> dict[str, Any]:
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file of settings {file}.") from None
+        raise FileNotFoundError(f"there is no settings file {file}.") from None
     except OSError as error:
-        raise OSError(f"the file of settings {file} cannot be read: {error.strerror}.") from None
+        raise OSError(f"the settings file {file} cannot be read: {error.strerror}.") from None
     except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError
         raise ConfigError(
-            f'{file} is not TOML ({error}); its lines must look like seed = 1 or out = "runs/a".'
+            f'{file} is not TOML ({error}); lines must look like seed = 1 or out = "runs/a".'
         ) from None
     signature = inspect.signature(command.callback, eval_str=True)
     fields: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def _toml_type(kind: Any) -> Any:
 
 
 def _read(ctx: typer.Context, config: Path | None) -> Path | None:
-    """Put what a file says in the place of defaults."""
+    """Replace defaults with the values of a file."""
     if config is not None and not ctx.resilient_parsing:
         ctx.default_map = load(ctx.command, config)
     return config
@@ -106,7 +106,7 @@ ConfigOption = Annotated[
         show_default=False,
         metavar="FILE.toml",
         rich_help_panel="Settings",
-        help="Take options and arguments from a file, such as a run leaves; those given here win.",
+        help="Read options and arguments from a file, such as every run writes; those given here win.",
     ),
 ]
 
@@ -115,7 +115,7 @@ def text(command_path: str, settings: Mapping[str, Any]) -> str:
     """The content of a file with these settings by key; None: not given."""
     lines = [
         f"{MARK} {__version__}.",
-        f"# Once more: {command_path} --config THIS_FILE. Paths are relative to the working folder.",
+        f"# To run it again: {command_path} --config THIS_FILE. Paths are relative to the working folder.",
     ]
     for key, value in settings.items():
         lines.append(f"# {key} is not given" if _absent(value) else f"{key} = {_toml(value)}")
@@ -161,7 +161,7 @@ def _is_kept(ctx: typer.Context, file: Path) -> bool:
     if content.startswith(MARK):
         return content == text(ctx.command_path, _settings(ctx))
     raise FileExistsError(
-        f"{file} is where the settings of this run go, but it was not written by knotflow; rename it."
+        f"the settings of this run go to {file}, but knotflow did not write that file; rename it."
     )
 
 
@@ -172,7 +172,7 @@ def kept(ctx: typer.Context, file: Path, *, resumable: bool = True) -> Iterator[
     Args:
         ctx: The command as it was called.
         file: Where to.
-        resumable: Whether a stopped run leaves something to go on with, and therefore its settings.
+        resumable: Whether a stopped run can be continued, and so leaves its settings.
     """
     _is_kept(ctx, file)  # refuse now, not after the run
     try:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from knotflow.cli import molecule as options
+from knotflow.cli.options import SeedOption, check_h5
 from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.progress import AGAIN, working
 from knotflow.cli.settings import ConfigOption, beside, keep
-from knotflow.cli.stages import Bars
 
 if TYPE_CHECKING:
-    from knotflow.simulation.run import Progress as Step
     from knotflow.simulation.run import Simulation
 
 
 class Engine(StrEnum):
-    """Who computes the forces."""
+    """What computes the forces."""
 
     openmm = "openmm"
     torch = "torch"
@@ -42,7 +38,7 @@ DEFAULT_REPLICAS = {Engine.openmm: 8, Engine.torch: 512}
 
 def simulate(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(help="The HDF5 file; an unfinished one is continued.")] = Path(
+    out: Annotated[Path, typer.Option(help="The HDF5 file to write; an unfinished one is continued.")] = Path(
         "data/simulation.h5"
     ),
     molecule: options.MoleculeOption = None,
@@ -54,43 +50,41 @@ def simulate(
     engine: Annotated[
         Engine,
         typer.Option(
-            help="openmm: a replica at a time on each core; torch: hundreds at once, several times faster."
+            help="openmm: one replica at a time on each core; torch: hundreds at once, several times faster."
         ),
     ] = Engine.openmm,
     method: Annotated[
         Method,
         typer.Option(
-            help="langevin: at one temperature; tempering: exchange with hotter copies to cross barriers."
+            help="langevin: one temperature; tempering: exchange with hotter copies, to cross barriers."
         ),
     ] = Method.langevin,
     nanoseconds: Annotated[
         float,
-        typer.Option("--ns", help="How long to sample at the target temperature, all replicas together."),
+        typer.Option("--ns", help="Total sampling time of all replicas, at the target temperature."),
     ] = 8.0,
     replicas: Annotated[
         int | None, typer.Option(min=1, help="Independent simulations; by default 8 (openmm) or 512 (torch).")
     ] = None,
-    every: Annotated[
-        float, typer.Option(help="Picoseconds from one kept frame of a replica to the next.")
-    ] = 1.0,
+    every: Annotated[float, typer.Option(help="Picoseconds between saved frames of a replica.")] = 1.0,
     equilibration: Annotated[
-        float, typer.Option(help="Picoseconds that each replica runs before its first frame.")
+        float, typer.Option(help="Picoseconds that each replica runs before its first saved frame.")
     ] = 20.0,
-    highest: Annotated[float, typer.Option(help="Highest temperature of tempering, in kelvin.")] = 1000.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    highest: Annotated[float, typer.Option(help="Highest temperature for tempering, in kelvin.")] = 1000.0,
+    seed: SeedOption = 0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one for each core, one with a GPU.")
+        int | None, typer.Option(min=1, help="Processes; by default one per core, or one if there is a GPU.")
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Sample a molecule by molecular dynamics: positions, forces and energies into one HDF5 file.
+    """Simulate a molecule: positions, forces and energies go into one HDF5 file.
 
-    Replicas start from a short run at twice the temperature, so that they begin in different basins, and
-    are equilibrated. Stopped or killed, the same command goes on where it was; with a larger --ns it adds
-    to a finished file. The file opens in MDTraj: mdtraj.load("data/simulation.h5"). All settings go to a
-    .toml file beside it, for --config.
+    Replicas first run for a short time at twice the temperature, to spread over different basins, and are
+    then equilibrated. If the run is stopped, the same command continues it; a larger --ns extends a finished
+    file. MDTraj reads the file: mdtraj.load("data/simulation.h5"). All settings are saved in a .toml file
+    beside it, for --config.
 
     Examples:
         knotflow simulate --out data/ala2.h5 --ns 8
@@ -112,7 +106,7 @@ def simulate(
     frames = round(nanoseconds * 1000 / (interval * STEP * replicas)) if nanoseconds > 0 else 0
     if frames < 1:
         raise ValueError(
-            f"--ns must give every one of {replicas} replicas at least one frame of {every:g} ps, "
+            f"--ns must give each of {replicas} replicas at least one frame of {every:g} ps, "
             f"{replicas * every / 1000:g} ns in all, got {nanoseconds:g}; raise it, or lower --replicas."
         )
     plan = SimulationPlan.parse(
@@ -127,19 +121,17 @@ def simulate(
             "seed": seed,
         }
     )
-    if out.suffix != ".h5":
-        raise ValueError(f"--out must be a file ending in .h5, got {str(out)!r}.")
+    check_h5(out)
     system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
     simulation = Simulation(out, system, plan, workers)
     keep(ctx, beside(out))
-    _announce(output.progress, simulation)
-    try:
-        with Shown(output.progress) as shown:
-            simulation.run(shown.titled())
-    except KeyboardInterrupt:
-        kept = simulation.state.frames * replicas
-        output.tell(f"\nStopped. {kept:,} frames are in {out}; the same command goes on from there.")
-        raise typer.Exit(130) from None
+    _announce(output, simulation)
+
+    def stopped() -> str:
+        return f"{simulation.state.frames * replicas:,} frames are in {out}; {AGAIN}"
+
+    with working(output, stopped) as progress:
+        simulation.run(progress)
     _report(output, simulation)
 
 
@@ -152,65 +144,30 @@ def _steps(option: str, picoseconds: float, step: float) -> int:
     return steps
 
 
-def _announce(console: Console, simulation: Simulation) -> None:
+def _announce(output: Output, simulation: Simulation) -> None:
     plan, system = simulation.plan, simulation.system
     kind = "ladders" if len(simulation.ladder) > 1 else "replicas"
-    console.print(
+    output.tell(
         f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {plan.replicas} {kind}, engine "
-        f"{plan.engine}, {plan.frames * plan.replicas:,} frames in all",
-        highlight=False,
+        f"{plan.engine}, {plan.frames * plan.replicas:,} frames in all"
     )
     if len(simulation.ladder) > 1:
-        rungs = ", ".join(f"{t:.0f}" for t in simulation.ladder)
-        console.print(f"temperatures of a ladder: {rungs} K", highlight=False)
+        output.tell(f"temperatures of a ladder: {', '.join(f'{t:.0f}' for t in simulation.ladder)} K")
     if simulation.finished:
-        console.print(f"{simulation.path} is complete already; a larger --ns adds to it.", highlight=False)
+        output.tell(f"{simulation.path} is complete already; a larger --ns adds to it.")
     elif simulation.state.block:
         kept = simulation.state.frames * plan.replicas
-        console.print(f"going on after {kept:,} frames in {simulation.path}", highlight=False)
-    elif plan.engine == "torch":
-        console.print("the first block compiles the force field, which takes a minute", highlight=False)
-
-
-class Shown(Bars):
-    """Shows the progress of simulations."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(
-            console,
-            "{task.percentage:.0f}% {task.fields[state]}",
-            TimeRemainingColumn(elapsed_when_finished=True),
-            # Slow tasks: look at several of them to say how long the rest takes.
-            speed_estimate_period=600,
-        )
-
-    def titled(self, title: str = "") -> Callable[[Step], None]:
-        """What to call as one more simulation goes on: it shows phase, ns kept, and speed."""
-        bar = self.add(f"{title} starting")
-        began, first = 0.0, -1
-
-        def show(now: Step) -> None:
-            nonlocal began, first
-            if first < 0:
-                # Steps before the first report do not count in the speed: workers had to start for them.
-                began, first = time.perf_counter(), now.steps
-            state = f"{now.nanoseconds:.1f} ns kept"
-            if now.steps > first:
-                seconds = time.perf_counter() - began
-                # A step is 1 fs.
-                state += f", {(now.steps - first) * 1e-6 / seconds * 86400:,.0f} ns/day of all walkers"
-            bar.show(f"{title} {now.phase}".strip(), now.steps, now.all_steps, state)
-
-        return show
+        output.tell(f"continuing after {kept:,} frames in {simulation.path}")
 
 
 def _report(output: Output, simulation: Simulation) -> None:
-    from knotflow.simulation.summary import Average, summarise
+    from knotflow.simulation.summary import summarise
+    from knotflow.statistics.estimates import mean
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
     table = Table("measure", "value", title=f"{summary.n_frames:,} frames of {plan.replicas} replicas")
     table.add_row("mean energy, kT", str(summary.energy))
-    motion = Average.of(state.temperatures / state.frames)
+    motion = mean(state.temperatures / state.frames)
     table.add_row("temperature of the motion, K", str(motion))
     for residue, fraction in summary.left_handed.items():
         table.add_row(f"fraction with phi > 0, {residue}", str(fraction))
@@ -235,6 +192,6 @@ def _report(output: Output, simulation: Simulation) -> None:
     output.say(f"Frames with forces and energies: {simulation.path}")
     if plan.method == "langevin" and summary.left_handed:
         output.say(
-            "Plain dynamics crosses high barriers rarely: phi > 0 keeps much of the weight it had at the "
-            "start; --method tempering gives it its own."
+            "Plain dynamics rarely crosses high barriers, so the share of phi > 0 still depends on the "
+            "start; --method tempering corrects it."
         )

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from knotflow.cli.model import TransformName
+from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 
 
 class PresetName(StrEnum):
-    """A flow and how it is trained."""
+    """A flow and its training."""
 
     best = "best"
     quick = "quick"
@@ -22,7 +24,7 @@ class PresetName(StrEnum):
 
 
 class ZMatrixName(StrEnum):
-    """What the coordinates are measured on."""
+    """The atoms that internal coordinates refer to."""
 
     bonds = "bonds"
     paper = "paper"
@@ -31,7 +33,7 @@ class ZMatrixName(StrEnum):
 def train(
     ctx: typer.Context,
     data: Annotated[
-        Path, typer.Argument(help="Trajectory (.h5) of `knotflow simulate` or `knotflow import`.")
+        Path, typer.Argument(help="Trajectory (.h5) from `knotflow simulate` or `knotflow import`.")
     ],
     out: Annotated[Path, typer.Option(help="Run folder; an unfinished run is continued.")] = Path(
         "runs/train"
@@ -39,46 +41,50 @@ def train(
     preset: Annotated[
         PresetName,
         typer.Option(
-            help="best: likelihood and forces, a quarter of an hour on a core for 22 atoms; quick: "
-            "likelihood, minutes; paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
+            help="best: likelihood and forces, a quarter of an hour on one core for 22 atoms; quick: "
+            "likelihood only, minutes; paper: flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
         ),
     ] = PresetName.best,
     transform: Annotated[
         TransformName,
-        typer.Option(help="Of torsions that turn; with --preset paper of all coordinates."),
+        typer.Option(help="Transform of freely turning torsions; with --preset paper, of all coordinates."),
     ] = TransformName.bspline,
-    order: Annotated[int, typer.Option(min=3, help="Of B-splines; 4 is cubic: continuous forces.")] = 4,
+    order: Annotated[
+        int, typer.Option(min=3, help="Order of B-splines; 4 is cubic, with continuous forces.")
+    ] = 4,
     bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of smooth.")] = None,
     forces: Annotated[
         bool | None,
         typer.Option(
-            "--forces/--no-forces", help="Match forces as well; by default all presets but quick do."
+            "--forces/--no-forces", help="Train on forces, too; by default all presets but quick do."
         ),
     ] = None,
     reverse_kl: Annotated[
-        float, typer.Option(min=0.0, help="Weight of the reverse divergence, on the energy of samples.")
+        float,
+        typer.Option(min=0.0, help="Weight of the reverse KL divergence, on energies of samples."),
     ] = 0.0,
     own_samples: Annotated[
         bool,
         typer.Option(
             "--own-samples",
-            help="After a quarter of the steps, half of every batch are samples of the model, weighted by "
-            "the force field: unlimited data with exact forces. Rare states may suffer.",
+            help="After a quarter of the steps, fill half of each batch with samples of the model, weighted "
+            "by the force field: unlimited data with exact forces. Rare states may suffer.",
         ),
     ] = False,
     epochs: Annotated[
-        float | None, typer.Option(min=0.0, help="Passes through the data; by default the preset's steps.")
+        float | None,
+        typer.Option(min=0.0, help="Passes through the data; by default set by the preset."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Frames in a step.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Frames per step.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.0, help="Largest learning rate.")] = None,
     zmatrix: Annotated[
         ZMatrixName | None,
-        typer.Option(help="bonds: along chemical bonds; paper: the paper's, for alanine dipeptide."),
+        typer.Option(help="bonds: follow chemical bonds; paper: the paper's choice, for alanine dipeptide."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and batches.")] = 0,
+    seed: SeedOption = 0,
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="For GPUs: make one graph of the loss, which takes minutes to start."),
+        typer.Option("--compile", help="For GPUs: compile the loss, which takes minutes at the start."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -86,11 +92,11 @@ def train(
 ) -> None:
     """Train a Boltzmann generator on a trajectory.
 
-    Replicas (of fewer than ten: stretches of time) are held back to judge by: every tenth. Progress shows the
-    losses of the last step, those on frames held back, and the effective sample size (ess) of a few samples,
-    as a share. The folder gets model.safetensors, which is all that `knotflow sample` and
-    `knotflow evaluate` need, and train.toml with all settings, for --config; Ctrl-C is safe, the same command
-    goes on.
+    A tenth of the data is held back for validation: every tenth replica or, with fewer than ten replicas,
+    some stretches of each. Progress shows the losses of the last step, the losses on validation data, and the
+    effective sample size (ess) of a few samples, as a fraction. The folder gets model.safetensors, which is
+    all that `knotflow sample` and `knotflow evaluate` need, and train.toml with all settings, for --config.
+    You can stop with Ctrl-C; the same command continues.
 
     Examples:
         knotflow train data/ala2.h5 --out runs/ala2
@@ -120,12 +126,8 @@ def train(
         }
     )
     output = Output(as_json=as_json, quiet=quiet)
-    try:
-        with kept(ctx, out / "train.toml"):
-            train_generator(data, out, choice, energy=force_field, progress=not quiet)
-    except KeyboardInterrupt:
-        output.tell(f"\nStopped; the same command goes on from the last checkpoint in {out}.")
-        raise typer.Exit(130) from None
+    with kept(ctx, out / "train.toml"), working(output) as progress:
+        train_generator(data, out, choice, energy=force_field, progress=progress)
     output.document(_results(out))
     output.say(
         f"{out / 'model.safetensors'} is ready: `knotflow evaluate {out} {data}`, "
@@ -134,7 +136,7 @@ def train(
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    """What a run has made, and the last number of each kind that it noted."""
+    """The model of a run, and the last number of each kind in its log."""
     from knotflow.flows.io import notes
     from knotflow.log_file import read_log
 

@@ -6,11 +6,12 @@ from knotflow.lazy import lazy_names
 
 if TYPE_CHECKING:
     from knotflow.dynamics.ase_bridge import ase_calculator
-    from knotflow.dynamics.body import Body, Bonds
+    from knotflow.dynamics.bonds import Bonds
     from knotflow.dynamics.chains import Chains, ChainState, Moves
     from knotflow.dynamics.flow_energy import FlowEnergy
     from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
     from knotflow.dynamics.integrators import Langevin, State, Status, Verlet
+    from knotflow.dynamics.masses import Masses
     from knotflow.dynamics.openmm_bridge import openmm_force
     from knotflow.dynamics.potentials import CoordinateEnergy, Potential
     from knotflow.dynamics.protocol import DynamicsConfig, run
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from knotflow.dynamics.score import Drift, drift
 
 __all__ = [
-    "Body",
     "Bonds",
     "ChainState",
     "Chains",
@@ -28,6 +28,7 @@ __all__ = [
     "FlowEnergy",
     "FlowMonteCarlo",
     "Langevin",
+    "Masses",
     "Moves",
     "Potential",
     "Record",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +17,14 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.config import Config
-from knotflow.dynamics.chains import Chains, ChainState, Moves
+from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer, write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 
@@ -80,19 +81,6 @@ class ExactPlan(Config):
     def fixed(self) -> dict[str, Any]:
         """What may not change when a run goes on."""
         return {key: value for key, value in self.plain().items() if key != "rows"}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is."""
-
-    phase: str
-    cycles: int
-    all_cycles: int
-    samples: int
-    """Kept so far."""
-    moves: Mapping[str, Moves]
-    """Of the phase."""
 
 
 @dataclass
@@ -215,12 +203,13 @@ class ExactRun:
         accepted = (0, 0) if self.state is None else self.state.accepted
         return self._moves(self.rows * self.plan.every, accepted)
 
-    def run(self, energy: MolecularEnergy, progress: Callable[[Progress], None] | None = None) -> None:
+    def run(self, energy: MolecularEnergy, progress: Progress | None = None) -> None:
         """Do what is missing of the plan.
 
         Args:
             energy: What to sample; at the temperature of the model.
-            progress: Called after every cycle of the burn-in, then after every row.
+            progress: Called with the cycles done, at the start, after every cycle of the burn-in, and then
+                after every row.
 
         Raises:
             ValueError: if energy and model do not fit together, or no chain can start.
@@ -228,7 +217,7 @@ class ExactRun:
         """
         if self.finished:
             return
-        plan = self.plan
+        plan, report = self.plan, progress or silent
         moves = plan.model_dump(include={"flow_moves", "hmc_moves", "md_steps", "time_step"})
         sampler = FlowMonteCarlo(self.model, energy, **moves)
         with only_writer(self.path):
@@ -238,14 +227,13 @@ class ExactRun:
                 self.state = ExactState(chains, seconds=time.perf_counter() - began)
                 self.state.save(self.state_path)
                 trajectory.create(self.path, self.system, self._provenance())
+            report("burning in" if self.cycles < plan.burn_in else "sampling", self.cycles, plan.cycles)
             while self.cycles < plan.burn_in:
-                self._burn_in(sampler, self.state, progress)
+                self._burn_in(sampler, self.state, report)
             while not self.finished:
-                self._sample(sampler, self.state, energy, progress)
+                self._sample(sampler, self.state, energy, report)
 
-    def _burn_in(
-        self, sampler: FlowMonteCarlo, state: ExactState, progress: Callable[[Progress], None] | None
-    ) -> None:
+    def _burn_in(self, sampler: FlowMonteCarlo, state: ExactState, progress: Progress) -> None:
         """Cycles of the burn-in, as many as there is time for before the next save."""
         began, before, accepted = time.perf_counter(), self.cycles, (0, 0)
         due = False
@@ -253,18 +241,13 @@ class ExactRun:
             chains = sampler.run(state.chains, 1)
             state.chains, accepted = chains.state, _sum(accepted, chains)
             due = time.perf_counter() - began >= SAVE_SECONDS
-            if progress is not None:
-                done = self._moves(self.cycles - before, accepted)
-                progress(Progress("burning in", self.cycles, self.plan.cycles, 0, done))
+            note = accepted_shares(self._moves(self.cycles - before, accepted))
+            progress("burning in", self.cycles, self.plan.cycles, note)
         state.seconds += time.perf_counter() - began
         state.save(self.state_path)
 
     def _sample(
-        self,
-        sampler: FlowMonteCarlo,
-        state: ExactState,
-        energy: MolecularEnergy,
-        progress: Callable[[Progress], None] | None,
+        self, sampler: FlowMonteCarlo, state: ExactState, energy: MolecularEnergy, progress: Progress
     ) -> None:
         """Rows, as many as there is time and memory for; they count when frames, then state are on disk."""
         began, plan = time.perf_counter(), self.plan
@@ -277,10 +260,9 @@ class ExactRun:
             kept.append(chains.positions[0])
             slow = time.perf_counter() - began >= SAVE_SECONDS
             due = slow or (len(kept) + 1) * plan.chains > SAVE_FRAMES
-            if progress is not None:
-                rows = state.rows + len(kept)
-                done = self._moves(rows * plan.every, accepted)
-                progress(Progress("sampling", int(now.cycles), plan.cycles, rows * plan.chains, done))
+            rows = state.rows + len(kept)
+            shares = accepted_shares(self._moves(rows * plan.every, accepted))
+            progress("sampling", int(now.cycles), plan.cycles, f"{rows * plan.chains:,} samples, {shares}")
         trajectory.append(self.path, self._frames(kept, energy), at=self.samples)
         state.chains, state.accepted, state.rows = now, accepted, state.rows + len(kept)
         state.seconds += time.perf_counter() - began
@@ -311,22 +293,8 @@ class ExactRun:
     def _check_same(self, provenance: Mapping[str, Any]) -> None:
         if provenance.get("command") != "exact":
             raise ValueError(f"{self.path} exists already and holds no chains; choose another name.")
-        if provenance["source"] != self.source:
-            raise ValueError(
-                f"{self.path} holds chains of another model, {_listed(provenance['source'])}, and you gave "
-                f"{_listed(self.source)}; give the same, or choose another name for new chains."
-            )
-        found = provenance["plan"]
-        changed = {key: value for key, value in self.plan.fixed().items() if found.get(key) != value}
-        if changed:
-            raise ValueError(
-                f"{self.path} holds chains with {_listed({key: found.get(key) for key in changed})}, and you "
-                f"asked for {_listed(changed)}; ask for the same, or choose another name for new chains."
-            )
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+        found = {**provenance["source"], **provenance["plan"]}
+        refuse_others(self.path, "chains", found, {**self.source, **self.plan.fixed()})
 
 
 def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bool = False) -> ExactRun:
@@ -339,7 +307,7 @@ def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bo
         double: Whether the model computes in double precision.
     """
     generator = BoltzmannGenerator.load(model).requires_grad_(False)
-    source = {"model": Path(model).name, "fingerprint": fingerprint(model)}
+    source = {"model": Path(model).name, "fingerprint": file_fingerprint(model)}
     return ExactRun(path, generator.double() if double else generator, plan, source)
 
 

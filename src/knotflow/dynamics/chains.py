@@ -15,8 +15,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.files import write_atomically
-from knotflow.simulation.summary import Average
 from knotflow.statistics.autocorrelation import autocorrelation_time
+from knotflow.statistics.estimates import Estimate, mean
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,16 @@ class Moves:
         """Share of the moves that were accepted; NaN if none was tried."""
         return self.accepted / self.tried if self.tried else math.nan
 
+    @property
+    def percent(self) -> str:
+        """The same in words: ``31 %``; a dash if none was tried."""
+        return f"{100 * self.acceptance:.3g} %" if self.tried else "-"
+
+
+def accepted_shares(moves: Mapping[str, Moves]) -> str:
+    """What was accepted of each kind of move that was tried, in a few words."""
+    return "accepted: " + ", ".join(f"{kind} {some.percent}" for kind, some in moves.items() if some.tried)
+
 
 @dataclass(frozen=True)
 class Chains:
@@ -87,14 +97,14 @@ class Chains:
     state: ChainState
     """Where the chains are now, to go on."""
 
-    def average(self, values: ArrayLike) -> Average:
+    def average(self, values: ArrayLike) -> Estimate:
         """Mean of an observable, values (rows, chains), and its standard error.
 
         Chains are independent of each other, so the error comes from the spread of their means; it is NaN
         for a single chain.
         """
         table = self._table(values)
-        return Average.of(table.mean(0))
+        return mean(table.mean(0))
 
     def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
         """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.

@@ -16,21 +16,22 @@ either. Both moves treat all poses of a molecule alike, so the chains sample its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from knotflow.dynamics.body import Body
-from knotflow.dynamics.chains import Chains, ChainState, Moves
+from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.dynamics.hybrid import HybridMove
+from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import Energy, MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress
 from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
 
@@ -119,7 +120,7 @@ class FlowMonteCarlo:
         cycles: int,
         *,
         every: int = 1,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Chains:
         """Go on from a state. Two runs, one after the other, are the same as one long run, bit for bit.
 
@@ -127,7 +128,7 @@ class FlowMonteCarlo:
             state: From `start`, or ``state`` of an earlier run.
             cycles: How many to do, a multiple of ``every``.
             every: After so many cycles the states are kept.
-            progress: Called with the number of finished cycles after each.
+            progress: Called with the number of cycles done after each.
         """
         check_count("every", every, 1)
         check_count("cycles", cycles, 1)
@@ -152,17 +153,21 @@ class FlowMonteCarlo:
             if cycle % every == 0:
                 kept.append((x, u, log_prob))
             if progress is not None:
-                progress(cycle)
-        tried = {"flow": cycles * self.flow_moves * len(x), "hmc": cycles * self.hmc_moves * len(x)}
+                progress("sampling", cycle, cycles, accepted_shares(self._moves(cycle * len(x), accepted)))
         rows = [torch.stack(part) for part in zip(*kept, strict=True)]
         return Chains(
             positions=rows[0],
             energy=rows[1],
             log_prob=rows[2],
-            moves={kind: Moves(tried[kind], accepted[kind]) for kind in tried},
+            moves=self._moves(cycles * len(x), accepted),
             every=every,
             state=ChainState(x, u, log_prob, random.get_state(), state.cycles + cycles),
         )
+
+    def _moves(self, cycles: int, accepted: Mapping[str, int]) -> dict[str, Moves]:
+        """Moves in so many cycles, summed over chains."""
+        in_a_cycle = {"flow": self.flow_moves, "hmc": self.hmc_moves}
+        return {kind: Moves(cycles * n, accepted[kind]) for kind, n in in_a_cycle.items()}
 
     def _flow_move(
         self, x: Tensor, u: Tensor, log_prob: Tensor, random: torch.Generator
@@ -254,10 +259,10 @@ def _hybrid(
         raise ValueError("hmc_moves need a Boltzmann generator and the energy of a molecule; set them to 0.")
     if masses is None:
         masses = MolecularSystem.parse(model.molecule).masses
-    body = Body.molecule(masses, energy.temperature)
-    if body.shape != (model.n_atoms, 3):
-        raise ValueError(f"masses must be one for each of {model.n_atoms} atoms, got {body.shape[0]}.")
-    return HybridMove(energy, body, steps, time_step)
+    atoms = Masses.molecule(masses, energy.temperature)
+    if atoms.shape != (model.n_atoms, 3):
+        raise ValueError(f"masses must be one for each of {model.n_atoms} atoms, got {atoms.shape[0]}.")
+    return HybridMove(energy, atoms, steps, time_step)
 
 
 def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.dynamics.body import Body
 from knotflow.dynamics.integrators import State, Verlet
+from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import MolecularEnergy
 
 JITTER: Final = 0.2
@@ -29,13 +29,13 @@ class HybridMove:
 
     Args:
         energy: What to sample.
-        body: The atoms, at the temperature of the energy.
+        masses: The atoms, at the temperature of the energy.
         steps: Time steps of a trajectory.
         time_step: In ps.
     """
 
     energy: MolecularEnergy
-    body: Body
+    masses: Masses
     steps: int
     time_step: float
 
@@ -52,8 +52,8 @@ class HybridMove:
             trajectories that flew apart and stopped on the way; those back from their end would stop, too.
         """
         stretch = 1 + JITTER * (2 * float(torch.rand((), generator=random, device=x.device)) - 1)
-        verlet = Verlet(self.energy, self.body, stretch * self.time_step)
-        v = self.body.thermal_velocities(len(x), generator=random, dtype=x.dtype)
+        verlet = Verlet(self.energy, self.masses, stretch * self.time_step)
+        v = self.masses.thermal_velocities(len(x), generator=random, dtype=x.dtype)
         start = verlet.start(x, v)
         end = verlet.run(start, self.steps)
         gain = torch.where(end.moving, self._total(start) - self._total(end), -math.inf)
@@ -61,4 +61,4 @@ class HybridMove:
 
     def _total(self, state: State) -> Tensor:
         """H in kT, (chains,) in float64."""
-        return state.energy.double() + self.body.kinetic_energy(state.velocities.double())
+        return state.energy.double() + self.masses.kinetic_energy(state.velocities.double())

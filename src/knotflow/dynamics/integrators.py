@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from knotflow.compiled import Compiled
-from knotflow.dynamics.body import Body
+from knotflow.dynamics.masses import Masses
 from knotflow.dynamics.potentials import Potential
 from knotflow.simulation.splitting import Field, baoab, verlet
 
@@ -75,7 +75,7 @@ class Integrator(ABC):
 
     Args:
         potential: energies and forces.
-        body: what moves.
+        masses: what moves.
         dt: length of a step in ps.
         broken: positions to a mask of replicas that have come apart, and stop: `Bonds.broken`.
         compiled: whether to compile a step, force included, as one graph: for potentials made of torch
@@ -85,7 +85,7 @@ class Integrator(ABC):
     def __init__(
         self,
         potential: Potential,
-        body: Body,
+        masses: Masses,
         dt: float,
         *,
         broken: Callable[[Tensor], Tensor] | None = None,
@@ -93,19 +93,19 @@ class Integrator(ABC):
     ) -> None:
         if not (math.isfinite(dt) and dt > 0):
             raise ValueError(f"a step must have a positive length in ps, got {dt!r}.")
-        self.potential, self.body, self.dt, self.broken = potential, body, dt, broken
+        self.potential, self.masses, self.dt, self.broken = potential, masses, dt, broken
         self._advance = Compiled(self._moved, task="the dynamics", enabled=compiled)
 
     def start(self, positions: Tensor, velocities: Tensor) -> State:
         """Replicas that have not moved yet; those that cannot are stopped from the beginning.
 
         Args:
-            positions: (replicas, ...), as ``body`` says.
-            velocities: of the same shape; see `Body.thermal_velocities`.
+            positions: (replicas, ...), as ``masses`` says.
+            velocities: of the same shape; see `Masses.thermal_velocities`.
         """
         for name, value in (("positions", positions), ("velocities", velocities)):
-            if value.ndim == 0 or value.shape[1:] != self.body.shape or len(value) != len(positions):
-                shape = ", ".join(map(str, self.body.shape))
+            if value.ndim == 0 or value.shape[1:] != self.masses.shape or len(value) != len(positions):
+                shape = ", ".join(map(str, self.masses.shape))
                 raise ValueError(
                     f"{name} must have shape (replicas, {shape}), with as many replicas as there are "
                     f"positions, got {tuple(value.shape)}."
@@ -194,7 +194,7 @@ class Integrator(ABC):
         return torch.where(_finite(x) & (u == math.inf), int(Status.OUTSIDE), reason)
 
     def _half_kick(self, like: Tensor) -> Tensor:
-        return (0.5 * self.dt * self.body.kT / self.body.masses).to(like)
+        return (0.5 * self.dt * self.masses.kT / self.masses.values).to(like)
 
 
 class Verlet(Integrator):
@@ -214,14 +214,14 @@ class Verlet(Integrator):
 
 
 class Langevin(Integrator):
-    r"""Langevin dynamics at the temperature of the body (`knotflow.simulation.splitting.baoab`).
+    r"""Langevin dynamics at the temperature of the masses (`knotflow.simulation.splitting.baoab`).
 
     The random numbers of a step follow from the seed and the number of the step, so a state is all that is
-    needed to go on with the same bits. A free body gets no momentum from the noise, and keeps none.
+    needed to go on with the same bits. Free masses get no momentum from the noise, and keep none.
 
     Args:
         potential: energies and forces.
-        body: what moves, and its temperature.
+        masses: what moves, and its temperature.
         dt: length of a step in ps.
         friction: in 1/ps.
         seed: of the random numbers.
@@ -232,7 +232,7 @@ class Langevin(Integrator):
     def __init__(
         self,
         potential: Potential,
-        body: Body,
+        masses: Masses,
         dt: float,
         friction: float,
         *,
@@ -240,7 +240,7 @@ class Langevin(Integrator):
         broken: Callable[[Tensor], Tensor] | None = None,
         compiled: bool = False,
     ) -> None:
-        super().__init__(potential, body, dt, broken=broken, compiled=compiled)
+        super().__init__(potential, masses, dt, broken=broken, compiled=compiled)
         if not (math.isfinite(friction) and friction > 0):
             raise ValueError(f"the friction must be a positive number per ps, got {friction!r}; use Verlet.")
         self.friction, self.seed = friction, seed
@@ -249,15 +249,15 @@ class Langevin(Integrator):
         x = state.positions
         seed = int(np.random.SeedSequence([self.seed, state.step]).generate_state(1, np.uint64)[0])
         generator = torch.Generator(x.device).manual_seed(seed)
-        spread = math.sqrt(-math.expm1(-2 * self.friction * self.dt) * self.body.kT)
+        spread = math.sqrt(-math.expm1(-2 * self.friction * self.dt) * self.masses.kT)
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        return self._half_kick(x), spread / self.body.masses.sqrt().to(x) * noise
+        return self._half_kick(x), spread / self.masses.values.sqrt().to(x) * noise
 
     def _splitting(self, field: Field, x: Tensor, v: Tensor, f: Tensor, *extra: Tensor) -> Advance:
         kick, noise = extra
 
         def thermostat(v: Tensor) -> Tensor:
-            return self.body.at_rest(math.exp(-self.friction * self.dt) * v + noise)
+            return self.masses.at_rest(math.exp(-self.friction * self.dt) * v + noise)
 
         x, v, f, u, _ = baoab(field, x, v, f, thermostat, dt=self.dt, kick=kick)
         return x, v, f, u

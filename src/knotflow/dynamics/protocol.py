@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,13 +22,17 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from knotflow.config import Config
-from knotflow.dynamics.body import Body, Bonds
+from knotflow.dynamics.bonds import Bonds
 from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
+from knotflow.dynamics.masses import Masses
 from knotflow.dynamics.record import Record, from_mdtraj, read_noted, write_noted
 from knotflow.dynamics.score import summary
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import write_atomically
+from knotflow.files import write_json
+from knotflow.inputs import among, refuse_others
+from knotflow.json_values import plain
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 
 if TYPE_CHECKING:
     import mdtraj
@@ -42,9 +46,6 @@ RECORD: Final = "record.npz"
 DRIFT: Final = "drift.json"
 CHECKPOINT: Final = "checkpoint.npz"
 """Files in the folder of a run."""
-
-Progress = Callable[[int, int, State], None]
-"""Told the number of steps done, that of all steps, and the state."""
 
 
 class DynamicsConfig(Config):
@@ -113,7 +114,7 @@ def run(
         config: how to run.
         checkpoint: where to keep the state of the run. If the file is there, the run goes on from it, with
             the same bits as if it had never stopped; it is kept at the end, and may then be removed.
-        progress: called after every record.
+        progress: called with the steps done at the start and after every record.
         save_every: seconds between two checkpoints; one is written on interruption, too.
         about: what else the record is to say, as JSON can hold it. A checkpoint that says otherwise is of
             another run.
@@ -127,17 +128,20 @@ def run(
             f"the energy is of {energy.n_atoms} atoms at {energy.temperature:g} K, but the molecule has "
             f"{system.n_atoms} at {system.temperature:g} K; give those that belong together."
         )
-    body = Body.of(system)
-    work = _Work(config, body, system, _start(frames, body, system, config), about)
+    masses = Masses.of(system)
+    work = _Work(config, masses, run_inputs(system, frames, config, about))
     broken = Bonds.of(system, config.strain).broken
-    thermostat = Langevin(energy, body, config.dt, config.friction, seed=config.seed, broken=broken)
-    newton = Verlet(energy, body, config.dt, broken=broken)
+    thermostat = Langevin(energy, masses, config.dt, config.friction, seed=config.seed, broken=broken)
+    newton = Verlet(energy, masses, config.dt, broken=broken)
     if checkpoint is not None and checkpoint.exists():
         state = work.resumed(checkpoint, energy)
     else:
         seeded = torch.Generator().manual_seed(config.seed)
-        state = newton.start(work.start, body.thermal_velocities(config.replicas, generator=seeded))
+        start = _start(frames, masses, system, config)
+        state = newton.start(start, masses.thermal_velocities(config.replicas, generator=seeded))
         work.put(state)
+    report = progress or silent
+    report("dynamics", state.step, config.steps, _note(state, masses))
     began = saved = time.monotonic()
     before = work.seconds
     # Compiled code was made above, by the first evaluation: it does not count as time of steps.
@@ -152,8 +156,7 @@ def run(
             if checkpoint is not None and time.monotonic() - saved >= save_every:
                 work.save(checkpoint, state)
                 saved = time.monotonic()
-            if progress is not None:
-                progress(state.step, config.steps, state)
+            report("dynamics", state.step, config.steps, _note(state, masses))
     finally:
         if checkpoint is not None:
             work.save(checkpoint, state)
@@ -182,14 +185,11 @@ def run_in(
     finished, checkpoint = folder / RECORD, folder / CHECKPOINT
     if finished.exists():
         record = Record.load(finished)
-        body = Body.of(system)
-        work = _Work(config, body, system, _start(frames, body, system, config), about)
-        work.check_same(finished, record.about)
+        refuse_other_run(finished, record.about, run_inputs(system, frames, config, about))
     else:
         record = run(energy, system, frames, config, checkpoint=checkpoint, progress=progress, about=about)
         record.save(finished)
-    content = json.dumps(summary(record), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / DRIFT, content.encode())
+    write_json(folder / DRIFT, summary(record))
     checkpoint.unlink(missing_ok=True)
     return record
 
@@ -210,53 +210,66 @@ def starting_frames(
     return x[np.sort(rows)]
 
 
-def _start(frames: Any, body: Body, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
+def run_inputs(
+    system: MolecularSystem,
+    frames: ArrayLike | Tensor | mdtraj.Trajectory,
+    config: DynamicsConfig,
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All that decides about a run, as its record notes it; for the arguments see `run`.
+
+    ``fingerprint`` is that of configuration, force field and the frames that replicas start from.
+    """
+    key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
+    start = _start(frames, Masses.of(system), system, config)
+    return {
+        "molecule": system.name,
+        "temperature": system.temperature,
+        "config": config.plain(),
+        **plain(about or {}),
+        "fingerprint": hashlib.sha256(key + start.numpy().tobytes()).hexdigest(),
+    }
+
+
+def refuse_other_run(path: Path, noted: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse the file of a run with other inputs; what earlier versions noted besides is of no account.
+
+    Raises:
+        ValueError: names what differs; the frames, if it is nothing else.
+    """
+    named = {key: value for key, value in wanted.items() if key != "fingerprint"}
+    refuse_others(path, "dynamics", among(noted, named), named)
+    frames = {"starting frames": wanted["fingerprint"]}
+    refuse_others(path, "dynamics", {"starting frames": noted.get("fingerprint")}, frames)
+
+
+def _start(frames: Any, masses: Masses, system: MolecularSystem, config: DynamicsConfig) -> Tensor:
     """Where replicas start: less their centre of mass, which would cost digits."""
-    return body.at_rest(starting_frames(frames, system, config))
+    return masses.at_rest(starting_frames(frames, system, config))
+
+
+def _note(state: State, masses: Masses) -> str:
+    """Temperature of the molecules that still move, and how many these are."""
+    moving = state.moving
+    heat = masses.kinetic_temperature(state.velocities)[moving]
+    kelvin = f"{float(heat.mean()):.0f} K, " if len(heat) else ""
+    return f"{kelvin}{int(moving.sum())} of {len(moving)} whole"
 
 
 class _Work:
     """Records of a run that are there so far, and their file."""
 
-    def __init__(
-        self,
-        config: DynamicsConfig,
-        body: Body,
-        system: MolecularSystem,
-        start: Tensor,
-        about: Mapping[str, Any] | None,
-    ) -> None:
-        self.config, self.body, self.start = config, body, start
+    def __init__(self, config: DynamicsConfig, masses: Masses, about: Mapping[str, Any]) -> None:
+        self.config, self.masses, self.about = config, masses, about
         rows, replicas = config.steps // config.every + 1, config.replicas
         self.potential, self.kinetic = np.full((2, rows, replicas), np.nan)
-        self.positions = np.full((rows, replicas, *body.shape), np.nan, dtype=np.float32)
+        self.positions = np.full((rows, replicas, *masses.shape), np.nan, dtype=np.float32)
         self.seconds, self.steps = 0.0, 0
-        key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
-        self.about = {
-            "molecule": system.name,
-            "temperature": system.temperature,
-            "config": config.plain(),
-            **json.loads(json.dumps(about or {})),
-            "fingerprint": hashlib.sha256(key + start.numpy().tobytes()).hexdigest(),
-        }
-
-    def check_same(self, path: Path, found: Mapping[str, Any]) -> None:
-        """Refuse the file of another run, by what it says it is about."""
-        differences = [name for name, value in self.about.items() if found.get(name) != value]
-        if "config" in differences:
-            there, here = found.get("config", {}), self.about["config"]
-            differences += [name for name in here if there.get(name) != here[name]]
-        if differences:
-            names = [name for name in differences if name not in ("config", "fingerprint")] or ["frames"]
-            raise ValueError(
-                f"{path} is of a run of another molecule, with other frames or another configuration, which "
-                f"differs in {', '.join(names)}; give those of that run, or remove the file to begin anew."
-            )
 
     def put(self, state: State) -> None:
         row, moving = state.step // self.config.every, state.moving.numpy()
         self.potential[row, moving] = state.energy.numpy()[moving]
-        self.kinetic[row, moving] = self.body.kinetic_energy(state.velocities).numpy()[moving]
+        self.kinetic[row, moving] = self.masses.kinetic_energy(state.velocities).numpy()[moving]
         self.positions[row, moving] = state.positions.numpy()[moving]
 
     def record(self, state: State) -> Record:
@@ -268,7 +281,7 @@ class _Work:
             status=state.status.numpy(),
             stopped=state.stopped.numpy(),
             production=self.config.equilibration_steps // self.config.every,
-            degrees_of_freedom=self.body.degrees_of_freedom,
+            degrees_of_freedom=self.masses.degrees_of_freedom,
             about={**self.about, "seconds": self.seconds, "steps": self.steps},
         )
 
@@ -281,7 +294,7 @@ class _Work:
 
     def resumed(self, path: Path, energy: MolecularEnergy) -> State:
         arrays, about = read_noted(path)
-        self.check_same(path, about)
+        refuse_other_run(path, about, self.about)
         found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
         step, clock = int(found.pop("step")), float(found.pop("time"))
         state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)

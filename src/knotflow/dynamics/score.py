@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from knotflow.dynamics.integrators import Status
 from knotflow.dynamics.record import Record
+from knotflow.statistics.estimates import Estimate, mean
 
 DRIFTED: Final = "a drifted total energy"
 LEAST: Final = 3
@@ -54,12 +55,10 @@ class Drift:
         """Which replicas are not broken."""
         return np.array([reason is None for reason in self.reasons])
 
-    def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def mean(self, values: NDArray[np.float64]) -> Estimate:
         """Mean over the intact replicas and its standard error; NaN where there are too few."""
         kept = values[self.intact]
-        kept = kept[np.isfinite(kept)]
-        error = kept.std(ddof=1) / math.sqrt(len(kept)) if len(kept) > 1 else math.nan
-        return float(kept.mean()) if len(kept) else math.nan, float(error)
+        return mean(kept[np.isfinite(kept)])
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it; what is not known is None."""
@@ -68,8 +67,8 @@ class Drift:
             "replicas": len(self.reasons),
             "broken": self.broken,
             "reasons": dict(Counter(reason for reason in self.reasons if reason is not None)),
-            **{name: _known(mean) for name, (mean, _) in means.items()},
-            **{f"{name}_error": _known(error) for name, (_, error) in means.items()},
+            **{name: _known(found.value) for name, found in means.items()},
+            **{f"{name}_error": _known(found.error) for name, found in means.items()},
             "slopes": [_known(value) for value in self.slope],
             "deviations": [_known(value) for value in self.deviation],
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -55,11 +54,6 @@ def notes(path: str | Path) -> dict[str, Any]:
     """What was noted in a model file, without reading its weights."""
     found: dict[str, Any] = json.loads(_read(Path(path), "cpu", weights=False)[1].get("notes", "{}"))
     return found
-
-
-def fingerprint(path: str | Path) -> str:
-    """By what a model file is known, wherever it lies: SHA-256 of its bytes."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _read(path: Path, device: str, *, weights: bool = True) -> tuple[dict[str, Any], dict[str, str]]:

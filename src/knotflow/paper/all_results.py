@@ -1,24 +1,17 @@
-"""All figures and tables of the paper: the experiments one after another, each in a folder of its own."""
+"""All figures and tables of the paper, one after another, each in a folder of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from knotflow.analysis.frame_table import Progress
-from knotflow.dynamics.protocol import Progress as Step
 from knotflow.flows.io import notes
-from knotflow.molecules import MolecularSystem
-from knotflow.paper import figure4 as dynamics
-from knotflow.paper import molecule_figures as looks
-from knotflow.paper import table1, table2, toy2d
-from knotflow.storage import trajectory
-
-Say = Callable[[str], None]
-Steps = Callable[[str, MolecularSystem], Step]
+from knotflow.paper import figure4, molecule_figures, table1, table2, toy2d
+from knotflow.progress import Progress, silent, titled
+from knotflow.workflows.steps import Say
+from knotflow.workflows.training import described, noted_training
 
 PARTS: Final = {
     "toy2d": "rings (figures 1, 2 and 5)",
@@ -38,7 +31,7 @@ class Scale:
 
     toy2d: toy2d.Scale
     table1: table1.Scale
-    dynamics: dynamics.Scale
+    dynamics: figure4.Scale
     samples: int = 10_000
     """In figures 3 and 7 to 9, and of each repeat of Table 2."""
     repeats: int = 10
@@ -51,13 +44,13 @@ SCALES: Final = {
     "smoke": Scale(
         toy2d.SCALES["smoke"],
         table1.SCALES["smoke"],
-        dynamics.SCALES["smoke"],
+        figure4.SCALES["smoke"],
         samples=100,
         repeats=2,
         simulates=True,
     ),
     **{
-        name: Scale(toy2d.SCALES[name], table1.SCALES[name], dynamics.SCALES[name])
+        name: Scale(toy2d.SCALES[name], table1.SCALES[name], figure4.SCALES[name])
         for name in ("small", "paper")
     },
 }
@@ -96,64 +89,54 @@ class Found:
     data: Path
     rings: list[toy2d.Result]
     table1: list[table1.Result]
-    looks: dict[str, looks.Looks]
+    looks: dict[str, molecule_figures.ShownFrames]
     """By row of Table 1."""
-    dynamics: list[dynamics.Result]
+    dynamics: list[figure4.Result]
     table2: list[table2.Runtime]
 
 
-@dataclass(frozen=True)
-class Listener:
-    """Who is told how it goes."""
-
-    say: Say = print
-    stages: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
-    """Opens what is told how far the numbers behind pictures are."""
-    steps: Callable[[], AbstractContextManager[Steps | None]] = nullcontext
-    """Opens what is asked by `knotflow.paper.figure4.run` for somebody to tell."""
-    training: bool = True
-    """Whether to show the progress of trainings."""
-
-
-def run(job: Job, listener: Listener | None = None) -> Found:
+def run(job: Job, *, say: Say = print, progress: Progress = silent) -> Found:
     """Make what is missing in a folder, part by part; what is finished is not done again.
+
+    Args:
+        job: What to make.
+        say: Called with a line on what comes next.
+        progress: Called with the progress of each part.
 
     Raises:
         ValueError: if there are no data, or they and given folders do not belong together.
         OSError: if a file is missing or damaged.
     """
-    to = listener or Listener()
     check(job)
     parts = iter(enumerate(PARTS.items(), 1))
 
     def begin() -> None:
         number, (part, title) = next(parts)
         where = f", as it is in {job.given[part]}" if part in job.given else ""
-        to.say(f"part {number} of {len(PARTS)}: {title}{where}")
+        say(f"part {number} of {len(PARTS)}: {title}{where}")
 
     begin()
-    rings = _rings(job, to)
+    rings = _rings(job, say, progress)
     begin()
     data = job.data or job.out / "ala2.h5"
     if job.data is None:
-        dynamics.make_data(data, say=to.say)
-    results = _table1(job, data, to)
+        figure4.make_data(data, say=say)
+    results = _table1(job, data, say, progress)
     begin()
     shown = _models(job.folder("table1"), data)
-    with to.stages() as progress:
-        pictures = {
-            row: looks.run(
-                model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
-                progress=progress and _titled(progress, table1.ROWS[row].title),
-            )
-            for row, model in shown.items()
-        }  # fmt: skip
+    pictures = {
+        row: molecule_figures.run(
+            model, data, job.folder("looks") / f"{row}.npz", job.scale.samples,
+            progress=titled(table1.ROWS[row].title, progress),
+        )
+        for row, model in shown.items()
+    }  # fmt: skip
     begin()
-    moves = _dynamics(job, data, to)
+    moves = _dynamics(job, data, say, progress)
     begin()
     # Trained with forces or without, the flow is the same.
     models: dict[str, Path] = {table1.ROWS[row].family: model for row, model in shown.items()}
-    times = table2.run(models, job.folder("table2"), job.scale.samples, job.scale.repeats, say=to.say)
+    times = table2.run(models, job.folder("table2"), job.scale.samples, job.scale.repeats, say=say)
     return Found(job, data, rings, results, pictures, moves, times)
 
 
@@ -182,11 +165,9 @@ def check(job: Job) -> None:
 
 def _is_finished(part: str, folder: Path, scale: Scale) -> bool:
     """Whether there is something to show."""
-    if part == "toy2d":
-        return bool(toy2d.read_results(folder))
     if part == "table1":
         return bool(table1.read_results(folder, scale.table1))
-    return bool(dynamics.read_results(folder))
+    return bool({"toy2d": toy2d, "dynamics": figure4}[part].read_results(folder))
 
 
 def _models(folder: Path, data: Path) -> dict[str, Path]:
@@ -195,52 +176,42 @@ def _models(folder: Path, data: Path) -> dict[str, Path]:
     Raises:
         ValueError: if one was trained on something else.
     """
-    found = {}
-    here = (data.name, trajectory.open_info(data).n_frames)
+    found, here = {}, described(data)
     for row in table1.ROWS:
         shown = table1.model_of(folder, row)
         if shown is None:
             continue
-        split = notes(shown[1]).get("split") or {}
-        there = (split.get("file"), split.get("frames"))
+        there = noted_training(notes(shown[1])).get("data", "unknown data")
         if there != here:
             raise ValueError(
-                f"{shown[1]} was trained on {there[0]} ({there[1]} frames), not on {here[0]} ({here[1]} "
-                "frames); give the file of the training as --data."
+                f"{shown[1]} was trained on {there}, not on {here}; give the file of the training as --data."
             )
         found[row] = shown[1]
     return found
 
 
-def _rings(job: Job, to: Listener) -> list[toy2d.Result]:
+def _rings(job: Job, say: Say, progress: Progress) -> list[toy2d.Result]:
     folder = job.folder("toy2d")
     if "toy2d" not in job.given:
         for domain in toy2d.DOMAINS:
             for model in (name for name in toy2d.MODELS if name != "best"):
                 place = folder / f"{model}-{domain}"
-                toy2d.run_scenario(
-                    model, domain, job.scale.toy2d, place, say=to.say, progress=to.training
-                )  # fmt: skip
+                toy2d.run_scenario(model, domain, job.scale.toy2d, place, say=say, progress=progress)
     return toy2d.read_results(folder)
 
 
-def _table1(job: Job, data: Path, to: Listener) -> list[table1.Result]:
+def _table1(job: Job, data: Path, say: Say, progress: Progress) -> list[table1.Result]:
     folder, scale = job.folder("table1"), job.scale.table1
     if "table1" in job.given:
         return table1.read_results(folder, scale)
     todo = table1.tasks(list(table1.ROWS), job.seeds)
-    return table1.run(data, folder, scale, todo, say=to.say, progress=to.training)
+    return table1.run(data, folder, scale, todo, say=say, progress=progress)
 
 
-def _dynamics(job: Job, data: Path, to: Listener) -> list[dynamics.Result]:
+def _dynamics(job: Job, data: Path, say: Say, progress: Progress) -> list[figure4.Result]:
     folder, models = job.folder("dynamics"), job.folder("table1")
     if "dynamics" in job.given:
-        return dynamics.read_results(folder)
-    rows = [row for row in dynamics.FIGURE if table1.model_of(models, row)]  # others have diverged
-    todo = dynamics.entries(models, rows)
-    with to.steps() as steps:
-        return dynamics.run(folder, job.scale.dynamics, todo, data, say=to.say, progress=steps)
-
-
-def _titled(progress: Progress, title: str) -> Progress:
-    return lambda doing, done, total: progress(f"{title}, {doing}", done, total)
+        return figure4.read_results(folder)
+    rows = [row for row in figure4.FIGURE if table1.model_of(models, row)]  # others have diverged
+    todo = figure4.entries(models, rows)
+    return figure4.run(folder, job.scale.dynamics, todo, data, say=say, progress=progress)

@@ -10,9 +10,7 @@ weight of the sides. So comparisons are also made among the frames with phi < 0.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +19,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.agreement import BINS, FEWEST, Agreement, Ensemble, agreement, observe
-from knotflow.analysis.chain_summary import Memory, side_with_error, summarise_chains
+from knotflow.analysis.agreement import BINS, Agreement, Ensemble, agreement, ensemble, filled
+from knotflow.analysis.chain_summary import Memory, side_with_error, summary_of_chains
 from knotflow.analysis.frame_table import check_same_molecule
-from knotflow.dynamics.chain_run import ExactPlan, ExactRun, Progress, open_run
+from knotflow.dynamics.chain_run import ExactPlan, ExactRun, open_run
 from knotflow.energies import MolecularEnergy, force_field
-from knotflow.files import write_atomically
-from knotflow.json_values import plain
+from knotflow.files import write_json
+from knotflow.progress import Progress
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
-from knotflow.report.plots import save
-from knotflow.simulation.summary import Average, backbone_torsions
+from knotflow.report.figures import save
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
+from knotflow.storage.observables import Observables, read_observables
 
 Floats = NDArray[np.float64]
 
@@ -46,11 +45,11 @@ class Side:
     name: str
     n_frames: int
     n_replicas: int
-    energy: Average
+    energy: Estimate
     """In kT."""
-    left: Average | None
+    left: Estimate | None
     """Fraction with phi > 0, of the first residue with phi and psi; None without such a residue."""
-    difference: Average | None
+    difference: Estimate | None
     """F(phi > 0) - F(phi < 0) in kT; infinite if one of them was never visited."""
 
 
@@ -106,7 +105,7 @@ def run(
     *,
     double: bool = False,
     energy: MolecularEnergy | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Run what is missing of the chains, and compare them with a trajectory.
 
@@ -117,7 +116,7 @@ def run(
         plan: How long the chains are, and by which moves.
         double: Whether the model computes in double precision.
         energy: The true energy; by default the compiled force field in torch, or OpenMM's if it cannot be.
-        progress: Called as they go.
+        progress: Called with the progress of the chains.
 
     Raises:
         ValueError: if the trajectory is of another molecule, or the folder holds other chains.
@@ -128,8 +127,8 @@ def run(
         with nullcontext(energy) if energy else force_field(chains.system, compiled=True) as target:
             chains.run(target, progress)
     ours, theirs = read("chains", chains.path), read("dynamics", data)
-    result = _result(chains, compare(ours, theirs))
-    write_atomically(out / "exact.json", (json.dumps(plain(result), indent=1) + "\n").encode())
+    result = _result(chains, compare(ours, theirs), summary_of_chains(ours.columns).memory)
+    write_json(out / "exact.json", result)
     deviations = result.comparison.deviations
     figure = draw_comparison(theirs.samples, ours.samples, np.array(deviations) if deviations else None)
     save(figure, out / "exact.png")
@@ -140,9 +139,10 @@ def run(
 class Observed:
     """All that is compared of a trajectory file."""
 
+    columns: Observables
     ensemble: Ensemble
     samples: SampleSet
-    difference: Average | None
+    difference: Estimate | None
     """F(phi > 0) - F(phi < 0) in kT."""
 
     def side(self) -> Side:
@@ -154,17 +154,10 @@ class Observed:
 
 def read(name: str, path: Path) -> Observed:
     """Averages, energies, and torsions of the first residue that has them."""
-    system = trajectory.open_info(path).system
-    energies, replicas, angles = [], [], []
-    for frames in trajectory.pieces(path):
-        energies.append(frames.energies / system.kT)
-        replicas.append(frames.replica)
-        angles += [np.stack((t.phi, t.psi), axis=1) for t in backbone_torsions(system, frames.positions)[:1]]
-    samples = SampleSet(name, np.concatenate(energies), np.concatenate(angles) if angles else None)
-    difference = None
-    if samples.angles is not None:
-        difference = side_with_error(samples.angles[:, 0], np.concatenate(replicas))
-    return Observed(observe(path), samples, difference)
+    found = read_observables(path, bonds=True)
+    angles = next(iter(found.torsions.values()), None)
+    difference = None if angles is None else side_with_error(angles[:, 0], found.replica)
+    return Observed(found, ensemble(found), SampleSet(name, found.energy, angles), difference)
 
 
 def compare(chains: Observed, data: Observed) -> Comparison:
@@ -191,12 +184,9 @@ def bin_deviations(a: Ensemble, b: Ensemble) -> Floats:
     if "bin 0,0" not in a.counts:
         return np.zeros(0)
     found = np.full((BINS, BINS), math.nan)
-    for m in range(BINS):
-        for n in range(BINS):
-            key = f"bin {m},{n}"
-            counts = [ensemble.counts[key] for ensemble in (a, b)]
-            if all(frames >= FEWEST and replicas >= FEWEST // 10 for frames, replicas in counts):
-                found[m, n] = _deviation(a.averages[key], b.averages[key])
+    for key in filled(a, b, "bin"):
+        m, n = map(int, key.removeprefix("bin ").split(","))
+        found[m, n] = _deviation(a.averages[key], b.averages[key])
     return found
 
 
@@ -205,28 +195,25 @@ def variation(a: Ensemble, b: Ensemble, prefix: str) -> Variation:
     keys = [key for key in a.counts if key.startswith(prefix)]
     if not keys:
         return Variation(math.nan, math.nan)
-    pairs = [(a.averages[key], b.averages[key]) for key in keys]
-    return Variation(
-        0.5 * sum(abs(one.mean - other.mean) for one, other in pairs),
-        0.5 * NORMAL * sum(math.hypot(one.error, other.error) for one, other in pairs),
-    )
+    gaps = [a.averages[key] - b.averages[key] for key in keys]
+    return Variation(0.5 * sum(abs(gap.value) for gap in gaps), 0.5 * NORMAL * sum(gap.error for gap in gaps))
 
 
-def _result(chains: ExactRun, comparison: Comparison) -> Result:
+def _result(chains: ExactRun, comparison: Comparison, memory: dict[str, Memory]) -> Result:
     moves = chains.moves
     return Result(
         comparison=comparison,
         flow_acceptance=moves["flow"].acceptance,
         hmc_acceptance=moves["hmc"].acceptance,
-        memory=summarise_chains(chains.path).memory,
+        memory=memory,
         every=chains.plan.every,
         evaluations=chains.evaluations,
         seconds=chains.seconds,
     )
 
 
-def _deviation(a: Average | None, b: Average | None) -> float:
+def _deviation(a: Estimate | None, b: Estimate | None) -> float:
     if a is None or b is None:
         return math.nan
-    error = math.hypot(a.error, b.error)
-    return (a.mean - b.mean) / error if error > 0 and math.isfinite(a.mean - b.mean) else math.nan
+    gap = a - b
+    return gap.value / gap.error if gap.error > 0 and math.isfinite(gap.value) else math.nan

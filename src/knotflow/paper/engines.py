@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.molecules.system import ala2
-from knotflow.simulation.run import Progress, Simulation, SimulationPlan
-from knotflow.simulation.summary import Average
+from knotflow.progress import Progress, silent, titled
+from knotflow.simulation.run import Simulation, SimulationPlan
+from knotflow.statistics.estimates import Estimate, mean
 
 SCALES: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "smoke": {
@@ -51,11 +50,11 @@ class Run:
     name: str
     n_frames: int
     n_replicas: int
-    energy: Average
+    energy: Estimate
     """In kT."""
-    temperature: Average | None
+    temperature: Estimate | None
     """Of the motion, in K; not known of imported data."""
-    left: Average
+    left: Estimate
     """Fraction with phi > 0."""
     exchange_rates: tuple[float, ...] = ()
     round_trips: int = 0
@@ -74,7 +73,7 @@ def run(
     scale: str,
     *,
     reference: Path | None = None,
-    progress: Callable[[str], Callable[[Progress], None]] | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[Run], list[Pair]]:
     """Simulate what is missing in a folder, and compare each with each.
 
@@ -82,21 +81,20 @@ def run(
         folder: For the trajectories and ``results.json``.
         scale: A key of `SCALES`.
         reference: One more trajectory, of ``knotflow import``.
-        progress: Gets the name of a run, returns what is called as it goes.
+        progress: Called with the progress of each run.
     """
     runs, ensembles = [], {}
     for name, options in SCALES[scale].items():
         folder.mkdir(parents=True, exist_ok=True)
         simulation = Simulation(folder / f"{name}.h5", ala2(), SimulationPlan.parse(options))
-        simulation.run(progress(name) if progress and not simulation.finished else None)
+        simulation.run(titled(name, progress))
         ensembles[name] = observe(simulation.path)
         runs.append(_describe(name, ensembles[name], simulation))
     if reference is not None:
         ensembles["reference"] = observe(reference)
         runs.append(_describe("reference", ensembles["reference"]))
     pairs = [Pair((a, b), agreement(ensembles[a], ensembles[b])) for a, b in combinations(ensembles, 2)]
-    results = {"runs": [asdict(r) for r in runs], "pairs": [asdict(p) for p in pairs]}
-    write_atomically(folder / "results.json", json.dumps(results, indent=2).encode())
+    write_json(folder / "results.json", {"runs": runs, "pairs": pairs})
     return runs, pairs
 
 
@@ -104,7 +102,7 @@ def _describe(name: str, ensemble: Ensemble, simulation: Simulation | None = Non
     temperature, rates, trips = None, (), 0
     if simulation is not None:
         state = simulation.state
-        temperature = Average.of(state.temperatures / state.frames)
+        temperature = mean(state.temperatures / state.frames)
         rates = tuple((state.accepted / state.tried).tolist())
         trips = state.round_trips
     return Run(

@@ -1,30 +1,51 @@
-"""Figure 4: dynamics on flows of Table 1 and on the force field, and what became of the molecules."""
+"""Figure 4: dynamics on flows of Table 1 and on the force field, which molecules stay whole, and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics import Drift, DynamicsConfig, Record, drift
-from knotflow.dynamics.protocol import RECORD, Progress, run_in
+from knotflow.dynamics.protocol import RECORD
+from knotflow.dynamics.score import summary
+from knotflow.files import json_bytes, write_atomically
 from knotflow.flows.io import notes
-from knotflow.molecules import MolecularSystem, ala2
+from knotflow.molecules import ala2
 from knotflow.paper import table1
 from knotflow.paper.table1 import ROWS, Task
+from knotflow.progress import Progress, silent, titled
+from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
+from knotflow.report.figures import save
+from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
 from knotflow.simulation.run import Simulation, SimulationPlan
-from knotflow.storage import trajectory
+from knotflow.statistics.estimates import Estimate
 from knotflow.training.molecules import train_generator
-from knotflow.workflows.dynamics import Compile, frames_of, on_flow, on_force_field
-
-Say = Callable[[str], None]
+from knotflow.workflows.dynamics import Compile, DynamicsRun
+from knotflow.workflows.steps import Say
 
 FIGURE: Final = ("rq", "smooth+fm", "bspline+fm")
 """Models of Table 1 that figure 4 shows."""
 CLAIMS: Final = {"rq": "all ten fail", "smooth+fm": "all ten stay", "bspline+fm": "all ten stay"}
-"""What Hong & Chun (AAAI 2023) say of them; to compare with."""
+"""What Hong & Chun (AAAI 2023) say of them."""
+COLUMNS: Final = (
+    "energy",
+    "broken",
+    "why",
+    "slope, kT/ps",
+    "deviation, kT",
+    "temperature, K",
+    "ms a step",
+    "paper",
+)
+NOTES: Final = (
+    "Slope and standard deviation of the total energy without a thermostat, per degree of freedom; "
+    "temperature of the motion. ±: standard errors over the replicas that stay whole.",
+    "Broken: a number is not finite, the molecule left the flow's support, a bond became 1.5 times as long "
+    "as it should be, or as short, or the total energy moved by more than half a kT per degree of freedom.",
+    "Time of a step of all replicas at once, compilation left out, on the machine that ran it.",
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +123,7 @@ def _entry(task: Task, model: Path | None = None) -> Entry:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """All finished runs of a folder, in the order of the table; where models were is not known any more."""
+    """All finished runs of a folder, in the order of the table; it is not known where the models are."""
     tasks = [Task(row, 0, published) for row in ROWS for published in (False, True)]
     known = [TRUE, *map(_entry, tasks), BEST]
     found = [(entry, folder / entry.folder / RECORD) for entry in known]
@@ -126,7 +147,7 @@ def make_models(folder: Path, rows: Sequence[str], scale: Scale, *, say: Say) ->
         say(f"a short training: {ROWS[row].title}")
         task = Task(row, 0)
         choice = task.choice(scale.training or table1.Scale())
-        train_generator(data, models / task.folder, choice, progress=False)
+        train_generator(data, models / task.folder, choice)
     return data, models
 
 
@@ -138,7 +159,7 @@ def run(
     *,
     compile: Compile = "auto",
     say: Say = print,
-    progress: Callable[[str, MolecularSystem], Progress] | None = None,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Run the protocol for what is missing in a folder; all start from the same frames.
 
@@ -148,8 +169,8 @@ def run(
         todo: On which energies.
         data: Frames to start from; those held back in training are preferred.
         compile: Whether to compile the force field.
-        say: Told which run of how many it is.
-        progress: Gets the name of a run and its molecule, returns what is called as it goes.
+        say: Called with a line as each run begins.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if models, data and what is in the folder do not belong together.
@@ -158,24 +179,13 @@ def run(
     models = [entry.model for entry in todo if entry.model is not None]
     splits = [_checked_split(model, scale) for model in models]
     split = next((split for split in splits if split), None)
-    config = scale.config
-    system = trajectory.open_info(data).system
-    frames = frames_of(data, system, config.replicas, seed=config.seed, split=split)
     results = []
-    for number, entry in enumerate(todo, 1):
-        place, title = folder / entry.folder, f"run {number} of {len(todo)}: {entry.title}"
-        finished = (place / RECORD).exists()
-        if entry.model is None:
-            setting = on_force_field(system, config.steps, compile, replicas=config.replicas)
-        else:
-            setting = on_flow(entry.model)
-            check_same_molecule(setting.system, system)
-        compiles = setting.about.get("compiled") == "whole"
-        say(f"{title}{': finished before' if finished else ', compiled first' if compiles else ''}")
-        report = progress(entry.title, system) if progress and not finished else None
-        record = run_in(
-            place, setting.energy, setting.system, frames, config, progress=report, about=setting.about
-        )
+    for i, entry in enumerate(todo, 1):
+        place = folder / entry.folder
+        moved = DynamicsRun(entry.model, data, place, scale.config, split=split, compile=compile)
+        state = ": finished before" if moved.finished else ", compiled first" if moved.compiles else ""
+        say(f"run {i} of {len(todo)}: {entry.title}{state}")
+        record = moved.run(titled(entry.title, progress))
         results.append(Result(entry, record, drift(record)))
     return results
 
@@ -191,3 +201,74 @@ def _checked_split(model: Path, scale: Scale) -> dict[str, Any] | None:
                 "train with `knotflow reproduce table1 --scale paper`, or use --scale small."
             )
     return split
+
+
+def rows(results: Sequence[Result]) -> list[list[str]]:
+    """Cells under `COLUMNS`, a row for each energy."""
+    return [
+        [
+            result.entry.title,
+            f"{result.drift.broken} of {len(result.drift.reasons)}",
+            reasons(result.drift.plain()["reasons"]),
+            str(result.drift.mean(result.drift.slope)),
+            str(result.drift.mean(result.drift.deviation)),
+            str(result.drift.mean(result.drift.temperature)),
+            str(Estimate(result.record.milliseconds_per_step)),
+            result.entry.claim or "–",
+        ]
+        for result in results
+    ]
+
+
+def write_report(folder: Path, results: Sequence[Result], scale: str) -> Path:
+    """Draw ``figure4.png``, write ``results.json`` and ``index.html`` into a folder; returns the page."""
+    page = folder / "index.html"
+    picture = draw_figure(folder, results)
+    found = {
+        result.entry.folder: {"title": result.entry.title, **summary(result.record)} for result in results
+    }
+    content = json_bytes(found)
+    write_atomically(folder / "results.json", content)
+    lead = (
+        f"Alanine dipeptide moves on the energies -log p of flows, at the scale {scale!r}: "
+        f"{protocol(results)}. The paper's claim: RQ-spline flows break all ten molecules, smooth and "
+        "B-spline flows with force matching keep all ten."
+    )
+    sections = [
+        Section(
+            "Who breaks",
+            [
+                "The potential energy is what the paper shows. The total energy must stay where it is as "
+                "soon as the thermostat is off; a thermostat hides what is wrong with a force."
+            ],
+            Table(COLUMNS, rows(results), f"Scale {scale}.", NOTES),
+            downloads=[Download("results.json", content)],
+        ),
+        Section("Figure 4", pictures=[picture]),
+    ]
+    write_page(Page("Dynamics on learned energies", lead, sections), page)
+    return page
+
+
+def protocol(results: Sequence[Result]) -> str:
+    """How molecules were moved, in words."""
+    config = results[0].record.about["config"]
+    return (
+        f"{config['replicas']} frames, velocities at {results[0].record.about['temperature']:g} K, "
+        f"{config['equilibration']:g} ps of Langevin dynamics at {config['friction']:g}/ps, then "
+        f"{config['production']:g} ps without a thermostat, in steps of {1000 * config['dt']:g} fs"
+    )
+
+
+def draw_figure(folder: Path, results: Sequence[Result]) -> Picture:
+    """Figure 4, saved in the folder."""
+    path = folder / "figure4.png"
+    panels = [EnergyPanel.of(result.entry.title, result.record) for result in results]
+    save(draw_energies(panels, ("total", "potential")), path)
+    caption = (
+        "Figure 4: total energy (above) and potential energy (below) of every replica, less the median "
+        "potential at the start. Grey: with a thermostat. Broken replicas are orange; a cross marks where "
+        "one stopped. The range is that of the replicas that stay whole."
+    )
+    replicas = results[0].record.about["config"]["replicas"]
+    return Picture(path, f"Energies over time of {replicas} molecules on {len(results)} energies", caption)

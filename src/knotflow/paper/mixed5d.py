@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from knotflow.energies import Mixed
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
+from knotflow.progress import Progress, silent
+from knotflow.statistics.weights import effective_share
 from knotflow.training import Batch, TrainingConfig, fit
 
 SCALES = {"smoke": (2_000, 40, 100), "small": (100_000, 3000, 500)}
@@ -37,7 +38,7 @@ class Result:
     training_seconds: float
 
 
-def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Result:
+def run(folder: Path, scale: str, *, seed: int = 0, progress: Progress = silent) -> Result:
     """Train ``Flow.on(domains)`` with likelihood and force matching, and compare it with the truth."""
     points, steps, batch = SCALES[scale]
     target = Mixed()
@@ -53,16 +54,9 @@ def run(folder: Path, scale: str, *, seed: int = 0, progress: bool = True) -> Re
         }
     )
     torch.manual_seed(seed)
-    flow = fit(
-        Flow.on(target.domains),
-        Batch(x, target.force(x)),
-        config,
-        folder,
-        title="mixed domains",
-        progress=progress,
-    )
+    flow = fit(Flow.on(target.domains), Batch(x, target.force(x)), config, folder, progress=progress)
     result = evaluate(flow, target, 20_000, float(notes(folder / "model.safetensors")["seconds"]))
-    write_atomically(folder / "metrics.json", json.dumps(asdict(result), indent=2).encode())
+    write_json(folder / "metrics.json", result)
     return result
 
 
@@ -74,12 +68,12 @@ def evaluate(flow: Flow, target: Mixed, n: int, seconds: float) -> Result:
     true, model = target.force(x), flow.score(x)
     square = (model - true).square().mean(0)
     drawn, log_q = flow.sample_and_log_prob(n, generator=torch.Generator().manual_seed(54321))
-    weights = torch.softmax(-target.energy(drawn) - log_q, 0)
+    log_w = (-target.energy(drawn) - log_q).double().numpy()
     return Result(
         kl=float(gap.mean()),
         kl_error=float(gap.std() / math.sqrt(n)),
         score_error=float((square.sum() / true.square().mean(0).sum()).sqrt()),
         score_errors=tuple((square / true.square().mean(0)).sqrt().tolist()),
-        ess=float(1 / weights.square().sum() / n),
+        ess=effective_share(log_w),
         training_seconds=seconds,
     )

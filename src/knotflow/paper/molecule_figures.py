@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import io
-import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis import portrait
-from knotflow.analysis.frame_table import Progress
+from knotflow.analysis.distances import force_error
+from knotflow.analysis.evaluation import evaluation_inputs
+from knotflow.analysis.frame_table import (
+    COLUMNS,
+    FrameTable,
+    observe_data,
+    observe_samples,
+    only_kept,
+    rows_to_judge_by,
+)
 from knotflow.energies import OpenMMEnergy
 from knotflow.files import write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint, notes
+from knotflow.flows.io import notes
+from knotflow.inputs import fingerprint
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 
 Floats = NDArray[np.float64]
@@ -27,67 +36,33 @@ SEED: Final = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """What pictures show of frames or samples."""
-
-    torsions: Floats
-    """(phi, psi) in rad, shape (n, 2)."""
-    energy: Floats
-    """Of the force field in kT, shape (n,)."""
-    flow_energy: Floats
-    """-log p of the flow in nats, shape (n,)."""
-    true_force: Floats
-    """Of the force field in kT/nm, shape (m, atoms, 3), for some of the frames."""
-    flow_force: Floats
-    """Of the flow, for the same frames."""
-
-    @classmethod
-    def of(cls, seen: portrait.Portrait) -> Self:
-        """What is needed of a portrait."""
-        torsions = next(iter(seen.seen.torsions.values()))
-        return cls(torsions, seen.seen.energy, -seen.seen.log_prob, seen.true_force, seen.flow_force)
-
-    @property
-    def force_error(self) -> float:
-        """Mean squared error of the forces over frames, atoms and directions, (kT/nm)²."""
-        return float(np.mean(self._errors())) if len(self.true_force) else math.nan
-
-    @property
-    def median_force_error(self) -> float:
-        """Median over frames of the mean squared error of the forces, which clashes do not change."""
-        return float(np.median(self._errors())) if len(self.true_force) else math.nan
-
-    def _errors(self) -> Floats:
-        errors: Floats = ((self.flow_force - self.true_force) ** 2).mean((1, 2))
-        return errors
-
-    @property
-    def shifted(self) -> Floats:
-        """The flow's energy with the minimum of the force field's, as in the paper's figures; in kT."""
-        known = np.isfinite(self.flow_energy) & np.isfinite(self.energy)
-        if not known.any():
-            return self.flow_energy
-        shift: float = self.energy[known].min() - self.flow_energy[known].min()
-        return self.flow_energy + shift
-
-
-@dataclass(frozen=True, eq=False)
-class Looks:
+class ShownFrames:
     """Both rows of a figure."""
 
-    data: Look
+    data: FrameTable
     """Frames that training did not see."""
-    samples: Look
+    samples: FrameTable
 
 
-def run(
-    model: Path,
-    data: Path,
-    file: Path,
-    samples: int,
-    *,
-    progress: Progress | None = None,
-) -> Looks:
+def frame_errors(table: FrameTable) -> Floats:
+    """Mean squared errors of the forces that a picture shows, in (kT/nm)², shape (m,); NaN without any.
+
+    Their median is hardly changed by a few clashes, their mean is.
+    """
+    return force_error(*table.forces) if len(table.forces[0]) else np.array([math.nan])
+
+
+def shifted_flow_energy(table: FrameTable) -> Floats:
+    """The flow's energy with the minimum of the force field's, as in the paper's figures; in kT."""
+    flow_energy = -table.log_prob
+    known = np.isfinite(flow_energy) & np.isfinite(table.energy)
+    if not known.any():
+        return flow_energy
+    shift: float = table.energy[known].min() - flow_energy[known].min()
+    return flow_energy + shift
+
+
+def run(model: Path, data: Path, file: Path, samples: int, *, progress: Progress = silent) -> ShownFrames:
     """Read the numbers behind the pictures of a model, or compute them and keep them in a file.
 
     Args:
@@ -95,43 +70,59 @@ def run(
         data: The trajectory that it was trained on.
         file: Where the numbers are kept (.npz).
         samples: How many to draw.
-        progress: Told how far it is.
+        progress: Called with the progress.
     """
-    info = trajectory.open_info(data)
-    about = json.dumps([fingerprint(model), data.name, info.n_frames, samples, SEED])
+    about = fingerprint(evaluation_inputs(model, data, samples=samples, seed=SEED))
     kept = load(file, about)
     if kept is not None:
         return kept
-    generator, split = BoltzmannGenerator.load(model), notes(model).get("split")
+    info, generator = trajectory.open_info(data), BoltzmannGenerator.load(model)
+    selected, _ = rows_to_judge_by(notes(model).get("split"), data, info.n_frames)
     with OpenMMEnergy(info.system) as energy:
-        shown = portrait.of_data(generator, data, energy, split=split, progress=progress)
-        drawn = portrait.of_samples(generator, energy, samples, SEED, progress=progress)
-    found = Looks(Look.of(shown), Look.of(drawn))
+        frames = observe_data(generator, data, energy, only_kept(selected), progress)
+        drawn = observe_samples(generator, energy, samples, SEED, progress)
+    found = ShownFrames(frames, drawn)
     save(found, file, about)
     return found
 
 
-def save(looks: Looks, file: Path, about: str) -> None:
-    """Write all numbers, as float32, and what they are about."""
-    columns = {
-        f"{side}_{field.name}": getattr(getattr(looks, side), field.name).astype(np.float32)
-        for side in ("data", "samples")
-        for field in fields(Look)
-    }
+def save(shown: ShownFrames, file: Path, about: str) -> None:
+    """Write columns and forces, numbers as float32, and what they are about."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for side, table in (("data", shown.data), ("samples", shown.samples)):
+        columns = {name: getattr(table, name) for name in COLUMNS}
+        columns |= {f"torsions {residue}": angles for residue, angles in table.torsions.items()}
+        columns |= {"kept": table.kept[table.force_rows]}
+        columns |= dict(zip(("true_force", "flow_force"), table.forces, strict=True))
+        arrays |= {f"{side} {name}": _narrow(column) for name, column in columns.items()}
     content = io.BytesIO()
-    np.savez_compressed(content, about=np.array(about), **columns)
+    np.savez_compressed(content, **{**arrays, "about": np.array(about)})  # type: ignore[arg-type]
     write_atomically(file, content.getvalue())
 
 
-def load(file: Path, about: str) -> Looks | None:
+def load(file: Path, about: str) -> ShownFrames | None:
     """Read them; None if there is no file, or one about something else."""
     if not file.exists():
         return None
     with np.load(file, allow_pickle=False) as kept:
         if str(kept["about"]) != about:
             return None
-        sides = [
-            Look(**{field.name: kept[f"{side}_{field.name}"].astype(np.float64) for field in fields(Look)})
-            for side in ("data", "samples")
-        ]
-    return Looks(*sides)
+        return ShownFrames(*(_table({**kept}, side) for side in ("data", "samples")))
+
+
+def _table(arrays: dict[str, NDArray[Any]], side: str) -> FrameTable:
+    own = {name.removeprefix(f"{side} "): part for name, part in arrays.items() if name.startswith(side)}
+    columns = {name: own[name] for name in (*COLUMNS, "kept", "true_force", "flow_force")}
+    for name in COLUMNS:
+        if columns[name].dtype == np.float32:
+            columns[name] = columns[name].astype(np.float64)
+    torsions = {
+        name.removeprefix("torsions "): angles.astype(np.float64)
+        for name, angles in own.items()
+        if name.startswith("torsions ")
+    }
+    return FrameTable(**columns, torsions=torsions)
+
+
+def _narrow(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(np.float32) if column.dtype == np.float64 else column

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from knotflow.report import plots
+from knotflow.report.figures import save
+from knotflow.report.map_plots import MapPanel, draw_maps
 from knotflow.transforms import BSpline, Circle, Domain, Interval, Line
 
 
@@ -29,8 +30,8 @@ def draw_transforms(out: Path, order: int, bins: int, maps: int, scale: float, s
         y, ladj = f.forward(x.expand(maps, -1), raw)
         # A circle is drawn over two turns, its images continued over the seam.
         images = np.unwrap(y.numpy(), period=domain.length) if isinstance(domain, Circle) else y.numpy()
-        panels.append(plots.MapPanel(title, x.numpy(), images, ladj.exp().numpy(), _marks(domain)))
-    plots.save(plots.draw_maps(panels), out)
+        panels.append(MapPanel(title, x.numpy(), images, ladj.exp().numpy(), _marks(domain)))
+    save(draw_maps(panels), out)
 
 
 def _marks(domain: Domain) -> tuple[float, ...]:

@@ -1,29 +1,32 @@
-"""Table 1: five flows of alanine dipeptide, each trained with several seeds, and what became of them."""
+"""Table 1: five flows of alanine dipeptide, each trained with several seeds, and evaluated."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from knotflow.analysis import evaluate
-from knotflow.energies import OpenMMEnergy, force_field
+from knotflow.analysis.evaluation import evaluation_inputs, is_evaluation_of, noted_evaluation
+from knotflow.energies import force_field
 from knotflow.errors import TrainingError
-from knotflow.files import write_atomically
+from knotflow.files import read_json, write_json
 from knotflow.flows.io import notes
 from knotflow.flows.presets import Family
+from knotflow.inputs import refuse_others, same
 from knotflow.log_file import read_log
+from knotflow.progress import Progress, silent, titled
 from knotflow.storage import trajectory
+from knotflow.storage.split import Split
 from knotflow.training.checkpoint import read_checkpoint
-from knotflow.training.molecules import MoleculeTraining, Split, train_generator
-
-Say = Callable[[str], None]
+from knotflow.training.molecules import MoleculeTraining, train_generator
+from knotflow.workflows.evaluation import evaluate
+from knotflow.workflows.steps import Say
+from knotflow.workflows.training import noted_training, training_inputs
 
 MEASURES: Final = {
     "nll": "nll_paper",
@@ -33,6 +36,7 @@ MEASURES: Final = {
     "ess": "ess",
 }
 """Columns of the table, and what `knotflow.analysis.evaluate` calls them; the first three are the paper's."""
+MODEL, METRICS, DIVERGED = "model.safetensors", "metrics.json", "diverged.json"
 SEED = 0
 """Of the samples and error bars of all evaluations."""
 
@@ -148,7 +152,7 @@ def run(
     todo: Sequence[Task],
     *,
     say: Say = print,
-    progress: bool = True,
+    progress: Progress = silent,
 ) -> list[Result]:
     """Train and evaluate what is missing in a folder; return all that is finished in it.
 
@@ -160,8 +164,8 @@ def run(
         folder: For the run folders.
         scale: How much work to do.
         todo: What the folder must have.
-        say: Told which run of how many it is.
-        progress: Whether to show the progress of trainings.
+        say: Called with a line as each run begins.
+        progress: Called with the progress of each run.
 
     Raises:
         ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
@@ -170,13 +174,14 @@ def run(
     check_data(data, scale)
     _check_folder(folder, data, scale)
     for number, task in enumerate(todo, 1):
-        about = f"run {number} of {len(todo)}: {task}"
-        found = read_result(folder, task, scale)
-        if found is None:
-            say(about)
-            _do(task, data, folder / task.folder, scale, say=say, title=about if progress else None)
+        about, place = f"run {number} of {len(todo)}: {task}", folder / task.folder
+        if _is_evaluated(place, data, scale):
+            say(f"{about}: finished before")
+        elif (place / DIVERGED).exists() and not (place / MODEL).exists():
+            say(f"{about}: diverged before")
         else:
-            say(f"{about}: {'finished' if found.diverged is None else 'diverged'} before")
+            say(about)
+            _do(task, data, place, scale, say=say, progress=titled(about, progress))
     return read_results(folder, scale)
 
 
@@ -206,7 +211,7 @@ def check_data(data: Path, scale: Scale) -> None:
 def model_of(folder: Path, row: str) -> tuple[Task, Path] | None:
     """The model that stands for a row: of seed 0, our recipe before others; None if there is none."""
     for task in (Task(row, 0), Task(row, 0, True)):
-        file = folder / task.folder / "model.safetensors"
+        file = folder / task.folder / MODEL
         if file.is_file():
             return task, file
     return None
@@ -221,66 +226,51 @@ def read_results(folder: Path, scale: Scale) -> list[Result]:
 def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
     """What became of a task; None if it is not finished, or evaluated in another way."""
     run = folder / task.folder
-    model, metrics, diverged = (run / name for name in ("model.safetensors", "metrics.json", "diverged.json"))
-    if not model.exists():
-        step = int(json.loads(diverged.read_text())["step"]) if diverged.exists() else None
-        return None if step is None else Result(task, refused=_refused(run), diverged=step)
-    evaluation = json.loads(metrics.read_text()) if metrics.exists() else None
-    if evaluation is None or not _is_ours(evaluation["about"], scale):
+    if not (run / MODEL).exists():
+        if not (run / DIVERGED).exists():
+            return None
+        return Result(task, refused=_refused(run), diverged=int(read_json(run / DIVERGED)["step"]))
+    if not _is_comparable(noted_evaluation(run / METRICS), scale):
         return None
+    evaluation = read_json(run / METRICS)
     values = {name: evaluation["measures"][key]["value"] for name, key in MEASURES.items()}
     return Result(
         task,
         {name: math.nan if value is None else float(value) for name, value in values.items()},
         evaluation["about"]["parameters"],
-        float(notes(model)["seconds"]),
+        float(notes(run / MODEL)["seconds"]),
         _refused(run),
     )
 
 
-def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, title: str | None) -> None:
+def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, progress: Progress) -> None:
     """Train, then evaluate on the frames that were held back."""
-    info, choice = trajectory.open_info(data), task.choice(scale)
+    choice = task.choice(scale)
     try:
-        generator = train_generator(
-            data,
-            folder,
-            choice,
-            energy=force_field,
-            progress=title is not None,
-            title=title or "",
-        )
+        train_generator(data, folder, choice, energy=force_field, progress=progress)
     except TrainingError as error:
         step = max((step for step, _, _ in read_log(folder / "log.csv")), default=0)
-        split = {"file": data.name, "frames": info.n_frames}
+        split = {"file": data.name, "frames": trajectory.open_info(data).n_frames}
         record = {"step": step, "reason": str(error), "choice": choice.plain(), "split": split}
-        write_atomically(folder / "diverged.json", json.dumps(record, indent=1).encode())
+        write_json(folder / DIVERGED, record)
         say(f"{task} diverged at step {step:,}: {error}")
         return
-    split = json.loads((folder / "split.json").read_text())
-    with OpenMMEnergy(info.system) as energy:
-        found = evaluate(
-            generator, data, energy, split=split, samples=scale.samples, seed=SEED, progress=_stages(say)
-        )
-    found.write(folder / "metrics.json", folder / "model.safetensors")
+    metrics = folder / METRICS
+    evaluate(folder / MODEL, data, metrics, samples=scale.samples, seed=SEED, progress=progress)
 
 
-def _stages(say: Say) -> Callable[[str, int, int], None]:
-    """Say what is done when it begins."""
-    begun: set[str] = set()
-
-    def progress(doing: str, done: int, total: int) -> None:
-        if doing not in begun:
-            begun.add(doing)
-            say(f"  {doing} ({total:,})")
-
-    return progress
+def _is_evaluated(run: Path, data: Path, scale: Scale) -> bool:
+    """Whether a run has the evaluation that `_do` would give it."""
+    if not ((run / MODEL).exists() and (run / METRICS).exists()):
+        return False
+    inputs = evaluation_inputs(run / MODEL, data, samples=scale.samples, seed=SEED)
+    return is_evaluation_of(run / METRICS, inputs)
 
 
-def _is_ours(about: dict[str, Any], scale: Scale) -> bool:
-    """Whether an evaluation, maybe by ``knotflow evaluate``, is comparable with the others of the table."""
-    wanted = ("validation", scale.samples, SEED, "float32")
-    return (about["data"]["rows"], about["samples"], about["seed"], about["dtype"]) == wanted
+def _is_comparable(found: dict[str, Any] | None, scale: Scale) -> bool:
+    """Whether an evaluation, maybe by another version, can stand in one table with others of the scale."""
+    wanted = {"rows": "validation", "samples": scale.samples, "seed": SEED, "dtype": "float32"}
+    return found is not None and same({key: (found | found["data"])[key] for key in wanted}, wanted)
 
 
 def _refused(folder: Path) -> int | None:
@@ -304,31 +294,16 @@ def _check_folder(folder: Path, data: Path, scale: Scale) -> None:
     Raises:
         ValueError: if one is on other data, or was trained otherwise than its name says.
     """
-    here = {"file": data.name, "frames": trajectory.open_info(data).n_frames}
-    for task, said in _said(folder):
-        split = said.get("split", here)
-        there = {key: split[key] for key in here}
-        if there != here:
-            raise ValueError(
-                f"{folder / task.folder} holds a run on {there['file']} ({there['frames']:,} frames), not on "
-                f"{here['file']} ({here['frames']:,} frames); a table needs one file: choose another --out."
-            )
-        choice = task.choice(scale).plain()
-        made = MoleculeTraining.parse(said["choice"]).plain() if "choice" in said else choice
-        # Compiled or not, as earlier versions did by themselves, a training comes to the same.
-        differences = [key for key, value in choice.items() if key != "compile" and made[key] != value]
-        if differences:
-            raise ValueError(
-                f"{folder / task.folder} holds a run that differs in {', '.join(differences)}; choose "
-                "another --out, or remove it."
-            )
+    for task, noted in _noted(folder):
+        wanted = training_inputs(task.choice(scale), data)
+        refuse_others(folder / task.folder, "a run", {**wanted, **noted_training(noted)}, wanted)
 
 
-def _said(folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """How the finished runs of a folder were made, by their own words."""
+def _noted(folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """What the finished runs of a folder note of how they were made."""
     for task in _present(folder):
-        model, diverged = (folder / task.folder / name for name in ("model.safetensors", "diverged.json"))
+        model, diverged = (folder / task.folder / name for name in (MODEL, DIVERGED))
         if model.exists():
             yield task, notes(model)
         elif diverged.exists():
-            yield task, json.loads(diverged.read_text())
+            yield task, read_json(diverged)

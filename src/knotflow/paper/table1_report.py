@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from knotflow.files import write_atomically
-from knotflow.json_values import plain
+from knotflow.files import write_atomically, write_json
+from knotflow.paper.numbers import number, spread
 from knotflow.paper.table1 import MEASURES, ROWS, Result
-from knotflow.report.plots import save
+from knotflow.report.figures import save
 from knotflow.report.seed_plots import SeedGroup, draw_seeds
 
 PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {
@@ -115,15 +114,10 @@ def write_report(folder: Path, results: Sequence[Result], about: Mapping[str, st
             f"{folder} holds no finished run; run: knotflow reproduce table1 --data DATA.h5 --out {folder}"
         )
     lines = table(results)
-    made = {
-        "table1.md": markdown(
-            lines, results, ", ".join(f"{key}: {value}" for key, value in about.items())
-        ).encode(),
-        "table1.json": _json(lines, results, about),
-    }
-    for name, content in made.items():
-        write_atomically(folder / name, content)
-    written = [folder / name for name in made]
+    caption = ", ".join(f"{key}: {value}" for key, value in about.items())
+    written = [folder / "table1.md", folder / "table1.json"]
+    write_atomically(written[0], markdown(lines, results, caption).encode())
+    write_json(written[1], {**about, "table": lines, "runs": results})
     if any(line.seeds > 1 for line in lines if line.trained != "paper"):
         save(draw_seeds(seed_groups(results), expected="paper, ± two standard errors"), folder / "seeds.png")
         written.append(folder / "seeds.png")
@@ -164,15 +158,6 @@ def seed_groups(results: Sequence[Result]) -> list[SeedGroup]:
     ]
 
 
-def number(value: float, error: float = math.nan) -> str:
-    """Two decimals, three of what is below one, three digits of what is huge; a dash for NaN."""
-    if math.isnan(value):
-        return "–"
-    known = [x for x in (value, error) if not math.isnan(x)]
-    form = ".3g" if max(map(abs, known)) >= 1e5 else ",.3f" if abs(value) < 0.9995 else ",.2f"
-    return " ± ".join(f"{x:{form}}" for x in known)
-
-
 def _groups(results: Sequence[Result]) -> Iterator[tuple[Line, list[Result]]]:
     """Results that differ in the seed alone, with their line of the table."""
     for row in ROWS:
@@ -190,19 +175,12 @@ def _groups(results: Sequence[Result]) -> Iterator[tuple[Line, list[Result]]]:
                     "as published" if published else "recipe",
                     len(members),
                     tuple(result.diverged for result in members if result.diverged is not None),
-                    {name: _spread([result.measures[name] for result in finished]) for name in MEASURES},
+                    {name: spread([result.measures[name] for result in finished]) for name in MEASURES},
                     next((result.parameters for result in finished), None),
                     float(np.mean(seconds)) if seconds else None,
                 ),
                 members,
             )
-
-
-def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and two standard errors, NaN where there are too few."""
-    n = len(values)
-    error = 2 * float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    return (float(np.mean(values)) if n else math.nan), error
 
 
 def _values(result: Result) -> list[str]:
@@ -216,8 +194,3 @@ def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
     """A table of Markdown; all but the first columns to the right."""
     rule = [*["---"] * left, *["--:"] * (len(columns) - left)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows))
-
-
-def _json(lines: Sequence[Line], results: Sequence[Result], about: Mapping[str, Any]) -> bytes:
-    content = {**about, "table": [asdict(x) for x in lines], "runs": [asdict(x) for x in results]}
-    return (json.dumps(plain(content), indent=1, ensure_ascii=False) + "\n").encode()

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 import torch
 
-from knotflow.files import write_atomically
+from knotflow.files import read_json, write_json
 from knotflow.flows import Flow
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
-
-Say = Callable[[str], None]
+from knotflow.inputs import among, file_fingerprint, same
+from knotflow.paper.numbers import spread
+from knotflow.version import __version__
+from knotflow.workflows.steps import Say
 
 FILE: Final = "table2.json"
 FAMILIES: Final = {"rq": "RQ-spline", "smooth": "Smooth", "bspline": "B-spline"}
@@ -44,6 +43,8 @@ class Runtime:
     threads: int
     model: str
     """Fingerprint of the model file."""
+    knotflow: str = ""
+    """Version; earlier ones did not note it."""
 
 
 PAPER: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
@@ -64,36 +65,45 @@ def run(
         folder: Where.
         samples: Samples of each repeat.
         repeats: How often.
-        say: Told what is timed.
+        say: Called with a line before each flow is timed.
     """
     kept, found = read(folder / FILE), []
     for family in FAMILIES:
         if family not in models:
             continue
-        known = kept.get(family)
-        if known is None or (known.model, known.samples, known.repeats) != (
-            fingerprint(models[family]),
-            samples,
-            repeats,
-        ):
+        known, wanted = kept.get(family), runtime_inputs(models[family], samples, repeats)
+        if known is None or not same(among(asdict(known), wanted), wanted):
             say(f"{FAMILIES[family]}: {repeats} times {samples:,} samples, there and back")
-            known = measure(family, models[family], samples, repeats)
-            kept[family] = known
-            content = {name: asdict(runtime) for name, runtime in kept.items()}
-            write_atomically(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+            known = kept[family] = measure(family, models[family], samples, repeats)
+            write_json(folder / FILE, kept)
         found.append(known)
     return found
+
+
+def runtime_inputs(model: Path, samples: int, repeats: int) -> dict[str, Any]:
+    """All that the times of a model depend on, the machine aside."""
+    return {
+        "model": file_fingerprint(model),
+        "samples": samples,
+        "repeats": repeats,
+        "threads": torch.get_num_threads(),
+        "knotflow": __version__,
+    }
 
 
 def read(file: Path) -> dict[str, Runtime]:
     """What has been timed, by family."""
     if not file.exists():
         return {}
-    found = json.loads(file.read_text())
     return {
-        family: Runtime(**{**row, "reverse": tuple(row["reverse"]), "forward": tuple(row["forward"])})
-        for family, row in found.items()
+        family: Runtime(**row | {way: _times(row[way]) for way in ("reverse", "forward")})
+        for family, row in read_json(file).items()
     }
+
+
+def _times(kept: Sequence[float | None]) -> tuple[float, float]:
+    mean, error = (math.nan if value is None else value for value in kept)
+    return mean, error
 
 
 def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
@@ -105,10 +115,7 @@ def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
         parameters=sum(p.numel() for p in flow.parameters()),
         reverse=spread([1e3 * reverse / samples for reverse, _ in times]),
         forward=spread([1e3 * forward / samples for _, forward in times]),
-        samples=samples,
-        repeats=repeats,
-        threads=torch.get_num_threads(),
-        model=fingerprint(model),
+        **runtime_inputs(model, samples, repeats),
     )
 
 
@@ -129,9 +136,3 @@ def time_flow(flow: Flow, samples: int, repeats: int) -> list[tuple[float, float
             flow.log_prob(x)
         times.append((there - began, time.perf_counter() - there))
     return times
-
-
-def spread(values: list[float]) -> tuple[float, float]:
-    """Mean and two standard errors, NaN of a single value."""
-    error = 2 * float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return float(np.mean(values)), error

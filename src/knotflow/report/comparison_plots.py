@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.report.density_plots import COLORS, DASHES
-from knotflow.report.plots import new_figure
+from knotflow.analysis.distances import torus_bins
+from knotflow.analysis.free_energy_profiles import free_energies
+from knotflow.report.figures import COLORS, DASHES, new_figure
+from knotflow.report.torsion_plots import torsion_image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +26,8 @@ DEPTH: Final = 8.0
 """In kT: free energies that colours tell apart."""
 FAR: Final = 4.0
 """Deviations, in error bars, at which colours end."""
-TICKS: Final = (-180, -90, 0, 90, 180)
+EMPTY: Final = "0.93"
+"""The grey of bins without a value."""
 
 
 @dataclass(frozen=True)
@@ -61,40 +63,20 @@ def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | No
     figure = new_figure(9.2, 7.6)
     axes = figure.subplots(2, 2)
     for axis, samples, angles in ((axes[0, 0], first, first.angles), (axes[0, 1], second, second.angles)):
-        image = _draw_torus(axis, free_energy(angles), cmap="viridis", vmin=0.0, vmax=DEPTH)
+        free = free_energies(torus_bins(angles, BINS), BINS)
+        free = np.where(np.isfinite(free), free - free.min(), math.nan)
+        image = torsion_image(axis, free, background=EMPTY, cmap="viridis", vmin=0.0, vmax=DEPTH)
         axis.set_title(f"{samples.name}: free energy", fontsize=10)
         figure.colorbar(image, ax=axis, label="kT", extend="max")
     if deviations is None:
         axes[1, 0].set_axis_off()
     else:
-        image = _draw_torus(axes[1, 0], deviations, cmap="RdBu_r", vmin=-FAR, vmax=FAR)
+        image = torsion_image(axes[1, 0], deviations, background=EMPTY, cmap="RdBu_r", vmin=-FAR, vmax=FAR)
         _write_numbers(axes[1, 0], deviations)
         axes[1, 0].set_title(f"{second.name} - {first.name}, in error bars", fontsize=10)
         figure.colorbar(image, ax=axes[1, 0], label="error bars", extend="both")
     _draw_energies(axes[1, 1], first, second)
     return figure
-
-
-def free_energy(angles: Floats, bins: int = BINS) -> Floats:
-    r"""$-\log$ of the share of angles (n, 2) in bins of the torus, 0 at its lowest, NaN where there are none.
-
-    Shape (bins, bins).
-    """
-    place = np.floor((angles + math.pi) / (2 * math.pi) * bins).astype(np.intp) % bins
-    counts = np.bincount(place[:, 0] * bins + place[:, 1], minlength=bins * bins).reshape(bins, bins)
-    found: Floats = np.full((bins, bins), math.nan)
-    np.log(counts.max() / np.maximum(counts, 1), out=found, where=counts > 0)
-    return found
-
-
-def _draw_torus(axis: Axes, values: Floats, **style: Any) -> AxesImage:
-    axis.set_facecolor("0.93")
-    image = axis.imshow(values.T, origin="lower", extent=(-180, 180, -180, 180), aspect="equal", **style)
-    axis.set_xticks(TICKS)
-    axis.set_yticks(TICKS)
-    axis.set_xlabel("phi, degrees")
-    axis.set_ylabel("psi, degrees")
-    return image
 
 
 def _write_numbers(axis: Axes, values: Floats) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.frame_table import Observed
+from knotflow.analysis.frame_table import FrameTable, spaced
 from knotflow.analysis.free_energy_profiles import Marginal, Profile
-from knotflow.analysis.portrait import LearnedMap, Portrait, spaced
+from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.dynamics.record import Record
 from knotflow.report.verdicts import Verdict
 
@@ -45,18 +45,18 @@ def verdicts(found: Iterable[Verdict]) -> bytes:
     return _table(["subject", "level", "sentence", "rule"], rows)
 
 
-def observed(seen: Observed, more: Columns | None = None) -> bytes:
+def frames(table: FrameTable, more: Columns | None = None) -> bytes:
     """Frames: energies, log-densities, handedness, replica, torsions."""
     columns: dict[str, NDArray[Any]] = {
-        "energy": seen.energy,
-        "log_prob": seen.log_prob,
+        "energy": table.energy,
+        "log_prob": table.log_prob,
         **(more or {}),
-        "right_handed": seen.handed.astype(int),
-        "replica": seen.replica,
+        "right_handed": table.handed.astype(int),
+        "replica": table.replica,
     }
-    for residue, angles in seen.torsions.items():
+    for residue, angles in table.torsions.items():
         columns |= {f"phi_{residue}": angles[:, 0], f"psi_{residue}": angles[:, 1]}
-    rows = spaced(len(seen), ROWS)
+    rows = spaced(len(table), ROWS)
     return _columns({name: column[rows] for name, column in columns.items()})
 
 
@@ -94,14 +94,15 @@ def marginals(found: Iterable[Marginal]) -> bytes:
     return _table(["coordinate", "low", "high", "data", "samples", "reweighted"], rows)
 
 
-def forces(portraits: Mapping[str, Portrait | None]) -> bytes:
+def forces(tables: Mapping[str, FrameTable | None]) -> bytes:
     """Components of forces in kT/nm, of evenly spaced frames."""
     rows: list[list[Any]] = []
-    for name, portrait in portraits.items():
-        if portrait is None:
+    for name, table in tables.items():
+        if table is None:
             continue
-        for number, frame in enumerate(spaced(len(portrait.true_force), FRAMES)):
-            pairs = zip(portrait.true_force[frame], portrait.flow_force[frame], strict=True)
+        true_force, flow_force = table.forces
+        for number, frame in enumerate(spaced(len(true_force), FRAMES)):
+            pairs = zip(true_force[frame], flow_force[frame], strict=True)
             rows += [
                 [name, number, atom, axis, _short(t), _short(f)]
                 for atom, (true, flow) in enumerate(pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
-from knotflow.report.density_plots import COLORS
-from knotflow.report.plots import check_some, new_figure
+from knotflow.report.figures import COLORS, check_some, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,17 +142,3 @@ def _range(panels: Sequence[EnergyPanel], quantity: str) -> tuple[float, float]:
 def reasons(found: Mapping[str, int]) -> str:
     """Why replicas are broken, and how many of them."""
     return ", ".join(f"{reason} ({count})" for reason, count in found.items()) or "–"
-
-
-def number(value: float | None, error: float | None = None) -> str:
-    """With two digits of its error, or three of its own; a dash for what is not known."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if error is None or not math.isfinite(error) or error <= 0:
-        return f"{value:.3g}"
-    digits = 1 - math.floor(math.log10(error))
-    if digits <= 4:
-        return f"{value:.{max(0, digits)}f} ± {error:.{max(0, digits)}f}"
-    power = math.floor(math.log10(max(abs(value), error)))
-    digits = max(0, digits + power)
-    return f"({value / 10**power:.{digits}f} ± {error / 10**power:.{digits}f})e{power}"

@@ -6,28 +6,32 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Marginal, marginal
-from knotflow.analysis.measures import log_weights
-from knotflow.analysis.portrait import LearnedMap, Portrait, reweighted
+from knotflow.analysis.learned_maps import LearnedMap
+from knotflow.analysis.measures import log_weights, reweighted
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.files import write_atomically
 from knotflow.report import csv_files
-from knotflow.report import generator_plots as plots
-from knotflow.report.density_plots import Curve, draw_curves
+from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
-from knotflow.report.dynamics_plots import number as with_error
-from knotflow.report.molecule_view import MoleculeView, view_of
+from knotflow.report.figures import FLOW, MD, REWEIGHTED, TRUTH, png
+from knotflow.report.force_plots import draw_forces
+from knotflow.report.histogram_plots import draw_energy_histograms, draw_marginal, energy_span
+from knotflow.report.map_plots import draw_learned
+from knotflow.report.molecule_view import MoleculeView, elements_of, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate
 from knotflow.statistics.weights import normalised
 
 Floats = NDArray[np.float64]
@@ -50,8 +54,8 @@ class GeneratorReport:
     """The two, three or four atoms of each internal coordinate."""
     metrics: Mapping[str, Any]
     """What `knotflow.analysis.Evaluation.plain` gives, or the part of it that needs no data."""
-    samples: Portrait
-    data: Portrait | None = None
+    samples: FrameTable
+    data: FrameTable | None = None
     maps: Sequence[LearnedMap] = ()
     training: Mapping[str, Curve] | None = None
     """Steps and values of all that was logged, by name."""
@@ -62,13 +66,32 @@ class GeneratorReport:
     seed: int = 0
     """Of error bars."""
 
+    @cached_property
     def verdicts(self) -> list[Verdict]:
         """What the numbers mean."""
-        return judge(
-            self.metrics,
-            unexplained=math.nan if self.data is None else self.data.unexplained,
-            drift=None if self.record is None else drift(self.record).plain(),
-        )
+        unexplained = math.nan if self.data is None else self.data.unexplained
+        return judge(self.metrics, unexplained=unexplained, drift=self.drift)
+
+    @cached_property
+    def drift(self) -> dict[str, Any] | None:
+        """The drift score of the dynamics."""
+        return None if self.record is None else drift(self.record).plain()
+
+    @cached_property
+    def log_weights(self) -> Floats:
+        """Of the samples."""
+        return log_weights(self.samples)
+
+    @cached_property
+    def weight(self) -> Floats | None:
+        """Normalised weights of the samples, the largest clipped; None if all are zero."""
+        weight = reweighted(self.samples)
+        return weight if np.isfinite(weight).all() else None
+
+    @property
+    def tables(self) -> dict[str, FrameTable | None]:
+        """Data and samples, as the page calls them."""
+        return {"data": self.data, "samples": self.samples}
 
 
 def write_generator_page(report: GeneratorReport, path: Path) -> None:
@@ -82,7 +105,7 @@ def write_generator_page(report: GeneratorReport, path: Path) -> None:
 
 def render_generator_page(report: GeneratorReport) -> str:
     """The page as HTML that refers to nothing outside of it."""
-    return render_page(_page(report), "generator.html.j2", verdicts=report.verdicts(), view=_view(report))
+    return render_page(_page(report), "generator.html.j2", verdicts=report.verdicts, view=_view(report))
 
 
 def _page(report: GeneratorReport) -> Page:
@@ -99,7 +122,7 @@ def _page(report: GeneratorReport) -> Page:
         + f"; numbers from {about['samples']:,} samples, {compared}"
         + ("" if about["samples"] == shown else f" Pictures are of {shown:,} samples.")
     )
-    free = Torsions(report.samples, report.data, report.seed)
+    free = Torsions(report.samples, report.weight, report.data, report.seed)
     marginals = _marginals(report)
     sections = [
         free.ramachandran(),
@@ -118,16 +141,16 @@ def _page(report: GeneratorReport) -> Page:
 
 def _forces(report: GeneratorReport) -> Section:
     pictures, text = [], []
-    for name, portrait in (("data", report.data), ("samples", report.samples)):
-        if portrait is None:
+    for name, table in report.tables.items():
+        if table is None:
             text.append("No data were at hand, so forces are compared on samples only.")
-        elif len(portrait.true_force) == 0:
+        elif len(table.forces[0]) == 0:
             text.append(f"No forces on {name} are finite, so there is no picture of them.")
         else:
-            figure = plots.draw_forces(f"on {name}", portrait.true_force, portrait.flow_force)
+            figure = draw_forces(f"on {name}", *table.forces)
             alt = f"Force of the flow over force of the force field on {name}, one dot a component"
-            caption = f"{len(portrait.true_force):,} frames; {_share(portrait.unexplained)} unexplained"
-            pictures.append(Picture(plots.png(figure), alt, caption))
+            caption = f"{len(table.forces[0]):,} frames; {_share(table.unexplained)} unexplained"
+            pictures.append(Picture(png(figure), alt, caption))
     intro = (
         "Components of the force on all atoms: the gradient of the flow's log-density, over the force of the "
         "force field; the dashed line is where both are equal (figure 3 of the paper). Darker is more often; "
@@ -137,29 +160,27 @@ def _forces(report: GeneratorReport) -> Section:
 
 
 def _energies(report: GeneratorReport) -> Section:
-    drawn = report.samples.seen
-    weight = reweighted(drawn)
+    drawn = report.samples
     potential: dict[str, tuple[Floats, Floats | None]] = {}
     if report.data is not None:
-        potential[plots.MD] = (report.data.seen.energy, None)
-    potential[plots.FLOW] = (drawn.energy, None)
-    if np.isfinite(weight).all():
-        potential[plots.REWEIGHTED] = (drawn.energy, weight)
-    span = plots.energy_span(*(u for u, _ in potential.values()))
-    figure = plots.draw_energies("energy of the force field", potential, "u, kT", span)
+        potential[MD] = (report.data.energy, None)
+    potential[FLOW] = (drawn.energy, None)
+    if report.weight is not None:
+        potential[REWEIGHTED] = (drawn.energy, report.weight)
+    span = energy_span(*(u for u, _ in potential.values()))
+    figure = draw_energy_histograms("energy of the force field", potential, "u, kT", span)
     alt = f"Histograms of the potential energy: {', '.join(potential)}"
-    pictures = [Picture(plots.png(figure), alt)]
+    pictures = [Picture(png(figure), alt)]
     shift = _log_z(report)
-    for name, portrait in (("data", report.data), ("samples", report.samples)):
-        if portrait is not None:
-            seen = portrait.seen
+    for name, table in report.tables.items():
+        if table is not None:
             energies: dict[str, tuple[Floats, Floats | None]] = {
-                plots.TRUTH: (seen.energy, None),
-                plots.FLOW: (-seen.log_prob - shift, None),
+                TRUTH: (table.energy, None),
+                FLOW: (-table.log_prob - shift, None),
             }
-            figure = plots.draw_energies(f"two energies on {name}", energies, "energy, kT", span)
+            figure = draw_energy_histograms(f"two energies on {name}", energies, "energy, kT", span)
             alt = f"Histograms of the energies of force field and flow on {name}"
-            pictures.append(Picture(plots.png(figure), alt))
+            pictures.append(Picture(png(figure), alt))
     text = (
         "First: the energy of the force field, of MD, of samples, and of reweighted samples. Then, on the "
         "same frames, the energy of the force field and that of the flow, -log p - log Z, with log Z "
@@ -172,18 +193,18 @@ def _log_z(report: GeneratorReport) -> float:
     """The best estimate there is, or what makes the medians of both energies of samples equal."""
     found = report.metrics.get("measures", {})
     for key in ("log_z_bar", "log_z"):
-        value = found.get(key, {}).get("value")
-        if value is not None:
-            return float(value)
+        value = Estimate.read(found.get(key, {})).value
+        if math.isfinite(value):
+            return value
     with np.errstate(invalid="ignore"):
-        gap = -report.samples.seen.log_prob - report.samples.seen.energy
+        gap = -report.samples.log_prob - report.samples.energy
     return float(np.median(gap[np.isfinite(gap)])) if np.isfinite(gap).any() else 0.0
 
 
 def _marginals(report: GeneratorReport) -> list[Marginal]:
-    weight = reweighted(report.samples.seen)
-    weight = weight if np.isfinite(weight).all() else np.zeros_like(weight)
-    elements, kinds = _elements(report.molecule), {2: "bond", 3: "angle", 4: "torsion"}
+    kept = report.samples.kept
+    weight = np.zeros(len(kept)) if report.weight is None else report.weight[kept]
+    elements, kinds = elements_of(report.molecule), {2: "bond", 3: "angle", 4: "torsion"}
     found = []
     for k, atoms in enumerate(report.coordinates):
         data = None if report.data is None else report.data.coordinates[:, k]
@@ -213,7 +234,7 @@ def _coordinates(report: GeneratorReport, marginals: Sequence[Marginal]) -> list
             apart = "" if math.isnan(m.difference) else f", {100 * m.difference:.0f}\u00a0%"
             sources = "flow" if m.data is None else "MD and flow"
             alt = f"Distribution of the {m.name}: {sources}"
-            pictures.append(Picture(plots.png(plots.draw_marginal(m)), alt, label + apart))
+            pictures.append(Picture(png(draw_marginal(m)), alt, label + apart))
         text = [
             "Flow: dashed; MD: solid. Per cent: total variation, the share that would have to move."
             if report.data is not None
@@ -230,7 +251,7 @@ def _maps(report: GeneratorReport) -> Section:
     pictures = []
     for learned in report.maps:
         alt = f"Maps of the {learned.name} at {len(learned.y)} frames, and their slopes"
-        pictures.append(Picture(plots.png(plots.draw_learned(learned)), alt))
+        pictures.append(Picture(png(draw_learned(learned)), alt))
     text = (
         "What the flow does to one coordinate in one coupling, given the others: a line for each of some "
         "frames (figure 2 of the paper), and the slopes below. Of each kind of coordinate, the map that "
@@ -263,7 +284,7 @@ def _training(report: GeneratorReport) -> Section:
         figure = draw_curves(curves, points, label=label)
         figure.set_size_inches(3.6, 2.8)
         _without_the_start(figure.axes[0], [*curves.values(), *points.values()])
-        pictures.append(Picture(plots.png(figure), f"Training: {label} over the steps"))
+        pictures.append(Picture(png(figure), f"Training: {label} over the steps"))
     text = "Likelihoods are those of internal coordinates. The first steps may be above the frame."
     return Section("Training", [text], pictures=pictures)
 
@@ -282,33 +303,32 @@ def _without_the_start(axis: Any, curves: Sequence[Curve]) -> None:
 
 
 def _dynamics(report: GeneratorReport) -> Section:
-    record = report.record
-    if record is None:
+    record, found = report.record, report.drift
+    if record is None or found is None:
         text = "There is no dynamics/record.npz of this model beside it; `knotflow dynamics` makes one."
         return Section("Dynamics", [text])
-    found = drift(record).plain()
     panel, mover = EnergyPanel.of("", record), record.about.get("energy", "flow")
     pictures = [
         Picture(
-            plots.png(draw_energies([panel], [quantity])),
+            png(draw_energies([panel], [quantity])),
             f"The {quantity} energy of {found['replicas']} replicas over time",
         )
         for quantity in ("total", "potential")
     ]
+    slope = Estimate.read(found, "slope", "slope_error")
     text = (
         f"{found['replicas']} replicas moved by the forces of the {mover}: with a thermostat where it is "
         "grey, then without (figure 4 of the paper). Potential and total energies are less the median "
         f"potential at the start. Broken: {found['broken']}"
         + (f", by {reasons(found['reasons'])}" if found["broken"] else "")
-        + f". Drift of the total energy: {with_error(found['slope'], found['slope_error'])} kT/ps for each "
-        "degree of freedom."
+        + f". Drift of the total energy: {slope} kT/ps for each degree of freedom."
     )
     return Section("Dynamics", [text], pictures=pictures)
 
 
 def _numbers(report: GeneratorReport) -> list[Section]:
     found = report.metrics.get("measures", {})
-    rows = [[m["text"], _number(m), m.get("unit", "")] for m in found.values()]
+    rows = [[m["text"], str(Estimate.read(m)), m.get("unit", "")] for m in found.values()]
     notes = [f"{m['text']}: {m['note']}" for m in found.values() if m.get("note")]
     text = (
         "± standard errors: of data over blocks of replicas, of samples over samples. The paper's measure "
@@ -320,7 +340,7 @@ def _numbers(report: GeneratorReport) -> list[Section]:
         cells = [
             [
                 measures[key]["text"],
-                *(_number(measures[k]) for k in (f"{key}_data", key, f"{key}_reweighted")),
+                *(str(Estimate.read(measures[k])) for k in (f"{key}_data", key, f"{key}_reweighted")),
                 measures[key].get("unit", ""),
             ]
             for key in keys
@@ -332,23 +352,22 @@ def _numbers(report: GeneratorReport) -> list[Section]:
 
 
 def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marginal]) -> Section:
-    seen, log_w = report.samples.seen, log_weights(report.samples.seen)
     files = {
         "metrics.json": (json.dumps(report.metrics, indent=1, ensure_ascii=False) + "\n").encode(),
         "metrics.csv": csv_files.metrics(report.metrics),
-        "verdicts.csv": csv_files.verdicts(report.verdicts()),
-        "samples.csv": csv_files.observed(seen, {"log_weight": log_w}),
+        "verdicts.csv": csv_files.verdicts(report.verdicts),
+        "samples.csv": csv_files.frames(report.samples, {"log_weight": report.log_weights}),
         "marginals.csv": csv_files.marginals(marginals),
-        "forces.csv": csv_files.forces({"data": report.data, "samples": report.samples}),
+        "forces.csv": csv_files.forces(report.tables),
         "transforms.csv": csv_files.maps(report.maps),
     }
     if report.data is not None:
-        files["data.csv"] = csv_files.observed(report.data.seen)
+        files["data.csv"] = csv_files.frames(report.data)
     if free.residues:
         files["free_energies.csv"] = csv_files.profiles(free.one, free.two)
     if report.record is not None:
         files["dynamics.csv"] = csv_files.dynamics(report.record)
-        files["drift.json"] = (json.dumps(drift(report.record).plain(), indent=1) + "\n").encode()
+        files["drift.json"] = (json.dumps(report.drift, indent=1) + "\n").encode()
     files |= report.files
     text = (
         "Tables have a head line; energies are in kT, lengths in nm, angles in rad. samples.csv and "
@@ -360,36 +379,19 @@ def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marg
 
 def _view(report: GeneratorReport) -> MoleculeView | None:
     """The first samples that are finite and of the right handedness; None if there are none."""
-    seen, log_w = report.samples.seen, log_weights(report.samples.seen)
-    usable = np.isfinite(report.samples.positions).all((1, 2)) & np.isfinite(seen.log_prob) & seen.handed
+    shown = report.samples.pictured()
+    usable = np.isfinite(shown.positions).all((1, 2)) & np.isfinite(shown.log_prob) & shown.handed
     rows = np.flatnonzero(usable)[:STRUCTURES]
     if len(rows) == 0:
         return None
-    weight = normalised(log_w) * len(log_w)
+    weight = (normalised(report.log_weights) * len(report.samples))[report.samples.kept]
     labels = []
     for number, row in enumerate(rows, 1):
-        u = seen.energy[row]
+        u = shown.energy[row]
         energy = f"energy {u:,.1f} kT" if abs(u) < 1e6 else "energy above 10⁶ kT"
         times = f"{weight[row]:.2g}" if weight[row] >= 0.001 else "below 0.001"
         labels.append(f"Sample {number} of {len(rows)}: {energy}, weight {times} times the mean")
-    return view_of(report.molecule, report.samples.positions[rows], labels)
-
-
-def _elements(molecule: Mapping[str, Any]) -> list[str]:
-    chains = molecule["topology"]["chains"]
-    return [a["element"] for chain in chains for residue in chain["residues"] for a in residue["atoms"]]
-
-
-def _number(measure: Mapping[str, Any]) -> str | None:
-    """As many digits as the error tells; None for what is not known."""
-    value, error = measure.get("value"), measure.get("error")
-    if value is None:
-        return None
-    if error is None:
-        return f"{value:,.0f}" if value % 1 == 0 else f"{value:.4g}"
-    if abs(value) >= 1e6 or 0 < error < 1e-6:
-        return f"{value:.3g} ± {error:.1g}"
-    return str(Average(value, error))
+    return view_of(report.molecule, shown.positions[rows], labels)
 
 
 def _share(share: float) -> str:

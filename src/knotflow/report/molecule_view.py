@@ -75,18 +75,20 @@ def view_of(
         positions: In nm, shape ``(frames, atoms, 3)``.
         labels: A line for each frame.
     """
-    topology = molecule["topology"]
-    atoms = [
-        atom for chain in topology["chains"] for residue in chain["residues"] for atom in residue["atoms"]
-    ]
     x = torch.from_numpy(np.asarray(positions, dtype=np.float64))
     reference = torch.tensor(molecule["positions"], dtype=torch.float64)
     reference = reference - reference.mean(0)
     moved = superposed(x, reference.expand_as(x)).numpy() if len(x) else x.numpy()
     return MoleculeView(
         str(molecule["name"]),
-        [str(atom["element"]) for atom in atoms],
-        [(int(i), int(j)) for i, j in topology["bonds"]],
+        elements_of(molecule),
+        [(int(i), int(j)) for i, j in molecule["topology"]["bonds"]],
         moved,
         labels,
     )
+
+
+def elements_of(molecule: Mapping[str, Any]) -> list[str]:
+    """Symbols of the elements of all atoms."""
+    chains = molecule["topology"]["chains"]
+    return [str(a["element"]) for chain in chains for residue in chain["residues"] for a in residue["atoms"]]

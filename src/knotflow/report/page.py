@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from knotflow.extras import optional
 from knotflow.files import write_atomically
-from knotflow.report.plots import DPI
+from knotflow.report.figures import DPI
 
 Cell = str | float | int | None
 """What a table holds: None is a value that is missing."""
 
 PNG: Final = b"\x89PNG\r\n\x1a\n"
+GAP: Final = "–"
+"""What is shown of a value that is missing."""
 MEDIA_TYPES: Final = {".csv": "text/csv", ".json": "application/json"}
 
 
@@ -53,7 +55,7 @@ class Table:
     def numeric(self) -> list[bool]:
         """Whether a column holds only numbers, text that starts like one (``"-1.31 ± 0.02"``) and gaps."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
-        filled = [[cell for cell in column if cell is not None] for column in columns]
+        filled = [[cell for cell in column if cell not in (None, GAP)] for column in columns]
         return [bool(cells) and all(map(_is_numeric, cells)) for cells in filled]
 
 
@@ -173,7 +175,7 @@ def format_cell(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     if cell is None or math.isnan(cell):
-        return "–"
+        return GAP
     if math.isinf(cell):
         return "∞" if cell > 0 else "-∞"
     if isinstance(cell, Integral):
@@ -185,7 +187,7 @@ def format_cell(cell: Cell) -> str:
 
 def _is_numeric(cell: Cell) -> bool:
     return (
-        re.match(r"[-+−<>≤≥~]?\s*\d", cell) is not None if isinstance(cell, str) else isinstance(cell, Real)
+        re.match(r"[-+−<>≤≥~(]*\s*\d", cell) is not None if isinstance(cell, str) else isinstance(cell, Real)
     )
 
 

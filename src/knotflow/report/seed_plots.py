@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.report.density_plots import COLORS, MARKERS
-from knotflow.report.plots import check_some, new_figure
+from knotflow.report.figures import COLORS, MARKERS, check_some, new_figure, spans_decades
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -70,7 +69,9 @@ def draw_seeds(groups: Sequence[SeedGroup], *, expected: str = "expected") -> Fi
     for axis, measure in zip(axes, measures, strict=True):
         for y, group in enumerate(groups):
             _draw_group(axis, y, group, measure, kinds.index(group.kind), expected)
-        _scale(axis, groups, measure)
+        pairs = [(group.values[measure], group.expected.get(measure, (np.nan,))[0]) for group in groups]
+        if spans_decades(np.concatenate([np.append(*pair) for pair in pairs])):
+            axis.set_xscale("log", nonpositive="clip")
         axis.set_xlabel(measure)
         axis.grid(visible=True, axis="x", color="0.92")
     axes[0].set_yticks(range(len(groups)), [f"{group.label}\n{group.kind}" for group in groups], fontsize=8)
@@ -108,12 +109,3 @@ def _draw_group(axis: Axes, y: int, group: SeedGroup, measure: str, kind: int, e
             mean, y, xerr=error, color="0.35", marker="D", mfc="white", markersize=5, capsize=3, linestyle="",
             linewidth=1, zorder=1, label=expected,
         )  # fmt: skip
-
-
-def _scale(axis: Axes, groups: Sequence[SeedGroup], measure: str) -> None:
-    values = np.concatenate(
-        [np.append(group.values[measure], group.expected.get(measure, (np.nan,))[0]) for group in groups]
-    )
-    values = values[np.isfinite(values)]
-    if values.size and values.min() > 0 and values.max() > 100 * values.min():
-        axis.set_xscale("log", nonpositive="clip")

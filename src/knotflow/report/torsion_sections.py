@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Profile, profile
-from knotflow.analysis.portrait import Portrait, reweighted
-from knotflow.report import generator_plots as plots
+from knotflow.report import figures
+from knotflow.report import torsion_plots as plots
 from knotflow.report.page import Picture, Section
 from knotflow.statistics.estimates import blocks
 
@@ -25,14 +26,17 @@ class Torsions:
 
     Args:
         samples: Of the flow.
+        weight: Of the samples; None if all are zero.
         data: To compare with, if there are any.
         seed: Of error bars.
     """
 
-    def __init__(self, samples: Portrait, data: Portrait | None, seed: int = 0) -> None:
-        self.samples, self.data, self.weight = samples, data, reweighted(samples.seen)
-        self.residues = list(samples.seen.torsions)[:RESIDUES]
-        all_residues = len(samples.seen.torsions)
+    def __init__(
+        self, samples: FrameTable, weight: Floats | None, data: FrameTable | None, seed: int = 0
+    ) -> None:
+        self.samples, self.data, self.weight = samples, data, weight
+        self.residues = list(samples.torsions)[:RESIDUES]
+        all_residues = len(samples.torsions)
         self.note = [f"The first {RESIDUES} of {all_residues} residues."] if all_residues > RESIDUES else []
         self.one: dict[str, dict[str, dict[str, Profile]]] = {}
         """By residue, torsion and source."""
@@ -56,12 +60,11 @@ class Torsions:
         """Angles, weights and blocks by source."""
         found: dict[str, tuple[Floats, Floats | None, Any]] = {}
         if self.data is not None:
-            seen = self.data.seen
-            found[plots.MD] = (seen.torsions[residue], None, blocks(seen.replica))
-        angles = self.samples.seen.torsions[residue]
-        found[plots.FLOW] = (angles, None, None)
-        if np.isfinite(self.weight).all():
-            found[plots.REWEIGHTED] = (angles, self.weight, None)
+            found[figures.MD] = (self.data.torsions[residue], None, blocks(self.data.replica))
+        angles = self.samples.torsions[residue]
+        found[figures.FLOW] = (angles, None, None)
+        if self.weight is not None:
+            found[figures.REWEIGHTED] = (angles, self.weight, None)
         return found
 
     def ramachandran(self) -> Section:
@@ -71,7 +74,7 @@ class Torsions:
             for name, (angles, weight, _) in self._sets(residue).items():
                 figure = plots.draw_ramachandran(f"{name}, {residue}", angles, weight)
                 alt = f"Ramachandran plot of {residue}: how often pairs of phi and psi occur, {_source(name)}"
-                pictures.append(Picture(plots.png(figure), alt))
+                pictures.append(Picture(figures.png(figure), alt))
         text = (
             "How often pairs of torsions (phi, psi) occur; darker is more often, white is never."
             if self.residues
@@ -90,16 +93,16 @@ class Torsions:
                 floor = _floor(profiles)
                 alt = f"Free energy along {angle} of {residue}: {', '.join(profiles)}, with bands of error"
                 figure = plots.draw_profiles(angle, profiles, floor)
-                pictures.append(Picture(plots.png(figure), alt, f"{angle} of {residue}"))
+                pictures.append(Picture(figures.png(figure), alt, f"{angle} of {residue}"))
             floor = _floor(self.two[residue])
             for name, surface in self.two[residue].items():
                 alt = f"Free energy of {residue} on phi and psi, {_source(name)}"
                 figure = plots.draw_surface(f"F(phi, psi), {name}", surface, floor)
-                pictures.append(Picture(plots.png(figure), alt))
+                pictures.append(Picture(figures.png(figure), alt))
             for name, surface in self.two[residue].items():
                 alt = f"Standard error of the free energy of {residue} on phi and psi, {_source(name)}"
                 figure = plots.draw_surface_error(f"error of F(phi, psi), {name}", surface)
-                pictures.append(Picture(plots.png(figure), alt))
+                pictures.append(Picture(figures.png(figure), alt))
         text = (
             "F = -log p in kT; zero is the lowest of "
             f"{'MD' if self.data is not None else 'the flow'}. Bands are two standard errors: of MD "
@@ -112,7 +115,7 @@ class Torsions:
         found = []
         if self.data is None:
             found.append("No data were at hand, so MD is missing.")
-        if self.residues and not np.isfinite(self.weight).all():
+        if self.residues and self.weight is None:
             found.append("All weights are zero, so nothing can be reweighted.")
         return found
 
@@ -125,7 +128,7 @@ def _floor(profiles: Mapping[str, Profile]) -> float:
 
 def _source(name: str) -> str:
     return {
-        plots.MD: "molecular dynamics",
-        plots.FLOW: "samples of the flow",
-        plots.REWEIGHTED: "samples of the flow, reweighted",
+        figures.MD: "molecular dynamics",
+        figures.FLOW: "samples of the flow",
+        figures.REWEIGHTED: "samples of the flow, reweighted",
     }[name]

@@ -7,12 +7,12 @@ package, chosen to tell a generator that can be used as it is from one that need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from knotflow.simulation.summary import Average
+from knotflow.statistics.estimates import Estimate
 
 
 class Level(StrEnum):
@@ -67,167 +67,151 @@ def judge(
         drift: What `knotflow.dynamics.Drift.plain` gives, if dynamics was run.
     """
     measures, about = metrics.get("measures", {}), metrics.get("about", {})
+    samples = about.get("samples")
+    unusable = sum(_measure(measures, key).value for key in ("wrong_handed", "not_finite"))
     found = [
         _weights(_pareto_k(measures)),
-        _efficiency(_value(measures, "ess"), about.get("samples")),
-        _density(measures),
+        _efficiency(_measure(measures, "ess").value, samples),
+        _density(_measure(measures, "forward_kl")),
         _forces(unexplained),
-        _left_out(measures),
-        *_residues(metrics.get("residues", {})),
-        _structures(measures, about.get("samples")),
+        _left_out(*(_measure(measures, key) for key in ("log_z", "log_z_bar"))),
     ]
+    for residue, of_torsions in metrics.get("residues", {}).items():
+        found += [_torsions(residue, of_torsions), _sides(residue, of_torsions)]
+    found.append(_structures(unusable, samples))
     return [*found, _dynamics(drift)] if drift is not None else found
 
 
 def _pareto_k(measures: Mapping[str, Any]) -> float:
     """Of the weights. JSON has no infinity: null with a note of doubt stands for it."""
-    k = _value(measures, "pareto_k")
+    k = _measure(measures, "pareto_k").value
     return math.inf if math.isnan(k) and measures.get("pareto_k", {}).get("note") else k
 
 
 def _weights(k: float) -> Verdict:
-    rule = f"Pareto k of the weights: good below {PARETO_K[0]}, fair below {PARETO_K[1]}"
-    level = _level(k, *PARETO_K)
-    sentence = {
-        Level.GOOD: f"weights are reliable: Pareto k {k:.2g}",
-        Level.FAIR: f"weights are usable, error bars converge slowly: Pareto k {k:.2g}",
-        Level.POOR: f"weights cannot be trusted, nor what is reweighted: Pareto k {k:.2g}",
-        Level.UNKNOWN: "too few samples, or weights without a tail: Pareto k is not known",
-    }[level]
-    return Verdict("Weights", level, sentence, rule)
+    return _verdict(
+        "Weights",
+        _level(k, *PARETO_K),
+        f"Pareto k of the weights: good below {PARETO_K[0]}, fair below {PARETO_K[1]}",
+        good=f"weights are reliable: Pareto k {k:.2g}",
+        fair=f"weights are usable, error bars converge slowly: Pareto k {k:.2g}",
+        poor=f"weights cannot be trusted, nor what is reweighted: Pareto k {k:.2g}",
+        unknown="too few samples, or weights without a tail: Pareto k is not known",
+    )
 
 
 def _efficiency(share: float, samples: int | None) -> Verdict:
-    rule = f"effective sample size: good above {_percent(EFFECTIVE[0])}, fair above {_percent(EFFECTIVE[1])}"
-    level = _level(-share, -EFFECTIVE[0], -EFFECTIVE[1])
-    if level is Level.UNKNOWN:
-        return Verdict("Efficiency", level, "no sample has a weight", rule)
     worth = f"; {samples:,} samples are worth {_count(share * samples)}" if samples else ""
-    sentence = {
-        Level.GOOD: f"reweighting is efficient: effective sample size {_percent(share)}{worth}",
-        Level.FAIR: f"reweighting takes many samples: effective sample size {_percent(share)}{worth}",
-        Level.POOR: f"reweighting wastes nearly all samples: effective sample size {_percent(share)}{worth}",
-    }[level]
-    return Verdict("Efficiency", level, sentence, rule)
+    number = f"effective sample size {_percent(share)}{worth}"
+    return _verdict(
+        "Efficiency",
+        _level(-share, -EFFECTIVE[0], -EFFECTIVE[1]),
+        f"effective sample size: good above {_percent(EFFECTIVE[0])}, fair above {_percent(EFFECTIVE[1])}",
+        good=f"reweighting is efficient: {number}",
+        fair=f"reweighting takes many samples: {number}",
+        poor=f"reweighting wastes nearly all samples: {number}",
+        unknown="no sample has a weight",
+    )
 
 
-def _density(measures: Mapping[str, Any]) -> Verdict:
-    excess = _value(measures, "forward_kl")
-    rule = f"NLL of data above the lowest possible: good below {EXCESS[0]:g} nat, fair below {EXCESS[1]:g}"
-    level = _level(excess, *EXCESS)
-    number = f"the NLL of the data is {_with_error(measures, 'forward_kl')} nats above the lowest possible"
-    sentence = {
-        Level.GOOD: f"the density fits the Boltzmann distribution: {number}",
-        Level.FAIR: f"the density is close to the Boltzmann distribution: {number}",
-        Level.POOR: f"the density is far from the Boltzmann distribution: {number}",
-        Level.UNKNOWN: "the density was not compared with data",
-    }[level]
-    return Verdict("Density", level, sentence, rule)
+def _density(excess: Estimate) -> Verdict:
+    number = f"the NLL of the data is {excess} nats above the lowest possible"
+    return _verdict(
+        "Density",
+        _level(excess.value, *EXCESS),
+        f"NLL of data above the lowest possible: good below {EXCESS[0]:g} nat, fair below {EXCESS[1]:g}",
+        good=f"the density fits the Boltzmann distribution: {number}",
+        fair=f"the density is close to the Boltzmann distribution: {number}",
+        poor=f"the density is far from the Boltzmann distribution: {number}",
+        unknown="the density was not compared with data",
+    )
 
 
 def _forces(unexplained: float) -> Verdict:
-    rule = (
+    return _verdict(
+        "Forces",
+        _level(unexplained, *UNEXPLAINED),
         "squared error of the flow's forces on data, as a share of the squared forces: "
-        f"good below {_percent(UNEXPLAINED[0])}, fair below {_percent(UNEXPLAINED[1])}"
+        f"good below {_percent(UNEXPLAINED[0])}, fair below {_percent(UNEXPLAINED[1])}",
+        good=f"forces are learned: {_percent(unexplained)} of them unexplained",
+        fair=f"forces are roughly learned: {_percent(unexplained)} of them unexplained",
+        poor=f"forces are wrong: {_percent(unexplained)} of them unexplained",
+        unknown="forces were not compared with data",
     )
-    level = _level(unexplained, *UNEXPLAINED)
-    sentence = {
-        Level.GOOD: f"forces are learned: {_percent(unexplained)} of them unexplained",
-        Level.FAIR: f"forces are roughly learned: {_percent(unexplained)} of them unexplained",
-        Level.POOR: f"forces are wrong: {_percent(unexplained)} of them unexplained",
-        Level.UNKNOWN: "forces were not compared with data",
-    }[level]
-    return Verdict("Forces", level, sentence, rule)
 
 
-def _left_out(measures: Mapping[str, Any]) -> Verdict:
-    rule = (
-        "log Z from samples alone and from samples and data: good within "
-        f"{APART[0]:g} standard errors, fair within {APART[1]:g}"
-    )
-    (one, error), (other, second) = (_pair(measures, key) for key in ("log_z", "log_z_bar"))
-    gap = abs(one - other)
-    apart = gap / math.hypot(error, second) if math.hypot(error, second) > 0 else math.nan
-    level = _level(apart, *APART)
+def _left_out(by_samples: Estimate, by_both: Estimate) -> Verdict:
+    gap, spread = _gap(by_samples, by_both)
+    apart = gap / spread if spread > 0 else math.nan
     number = f"two estimates of log Z differ by {gap:.2g}, {apart:.2g} standard errors"
-    sentence = {
-        Level.GOOD: f"samples and data cover the same: {number}",
-        Level.FAIR: f"samples and data may not cover the same: {number}",
-        Level.POOR: f"samples and data do not cover the same: {number}",
-        Level.UNKNOWN: "whether the samples leave something out cannot be told",
-    }[level]
-    return Verdict("Coverage", level, sentence, rule)
-
-
-def _residues(residues: Mapping[str, Mapping[str, Any]]) -> Iterator[Verdict]:
-    for residue, found in residues.items():
-        yield _torsions(residue, found)
-        yield _sides(residue, found)
+    return _verdict(
+        "Coverage",
+        _level(apart, *APART),
+        "log Z from samples alone and from samples and data: good within "
+        f"{APART[0]:g} standard errors, fair within {APART[1]:g}",
+        good=f"samples and data cover the same: {number}",
+        fair=f"samples and data may not cover the same: {number}",
+        poor=f"samples and data do not cover the same: {number}",
+        unknown="whether the samples leave something out cannot be told",
+    )
 
 
 def _torsions(residue: str, found: Mapping[str, Any]) -> Verdict:
-    rule = (
-        "distance W2 of (phi, psi) of samples from data, compared with two halves of the data: good below "
-        f"{TORSIONS[0]:g} times, fair below {TORSIONS[1]:g} times"
-    )
-    distance, floor = (_value(found, key) for key in ("torus_w2", "torus_w2_data"))
-    level = _level(distance / floor if floor > 0 else math.nan, *TORSIONS)
+    distance, floor = (_measure(found, key).value for key in ("torus_w2", "torus_w2_data"))
     number = f"{distance:.2g} rad from the data, halves of which are {floor:.2g} rad apart"
-    sentence = {
-        Level.GOOD: f"torsions of {residue} are as in the data: {number}",
-        Level.FAIR: f"torsions of {residue} differ from the data: {number}",
-        Level.POOR: f"torsions of {residue} are not those of the data: {number}",
-        Level.UNKNOWN: f"torsions of {residue} were not compared with data",
-    }[level]
-    return Verdict(f"Torsions, {residue}", level, sentence, rule)
+    return _verdict(
+        f"Torsions, {residue}",
+        _level(distance / floor if floor > 0 else math.nan, *TORSIONS),
+        "distance W2 of (phi, psi) of samples from data, compared with two halves of the data: good below "
+        f"{TORSIONS[0]:g} times, fair below {TORSIONS[1]:g} times",
+        good=f"torsions of {residue} are as in the data: {number}",
+        fair=f"torsions of {residue} differ from the data: {number}",
+        poor=f"torsions of {residue} are not those of the data: {number}",
+        unknown=f"torsions of {residue} were not compared with data",
+    )
 
 
 def _sides(residue: str, found: Mapping[str, Any]) -> Verdict:
-    rule = (
-        f"F(phi>0) - F(phi<0), reweighted against data: good within {SIDES[0]:g} kT, fair within "
-        f"{SIDES[1]:g} kT or {EXPLAINED:g} standard errors"
-    )
-    (ours, error), (theirs, second) = (
-        _pair(found, key) for key in ("side_difference_reweighted", "side_difference_data")
-    )
-    gap, spread = abs(ours - theirs), math.hypot(error, second)
+    ours, theirs = (_measure(found, key) for key in ("side_difference_reweighted", "side_difference_data"))
+    gap, spread = _gap(ours, theirs)
     level = _level(gap, *SIDES)
     if level is Level.POOR and gap <= EXPLAINED * spread:
         level = Level.FAIR
     name = f"the free energy between the sides of phi of {residue}"
-    number = f"{ours:.2g} kT reweighted, {theirs:.2g} kT in the data"
-    sentence = {
-        Level.GOOD: f"{name} is right: {number}",
-        Level.FAIR: f"{name} is about right: {number}",
-        Level.POOR: f"{name} is wrong: {number}",
-        Level.UNKNOWN: f"{name} cannot be compared: {_why(found)}",
-    }[level]
-    return Verdict(f"Free energy, {residue}", level, sentence, rule)
+    number = f"{ours.value:.2g} kT reweighted, {theirs.value:.2g} kT in the data"
+    return _verdict(
+        f"Free energy, {residue}",
+        level,
+        f"F(phi>0) - F(phi<0), reweighted against data: good within {SIDES[0]:g} kT, fair within "
+        f"{SIDES[1]:g} kT or {EXPLAINED:g} standard errors",
+        good=f"{name} is right: {number}",
+        fair=f"{name} is about right: {number}",
+        poor=f"{name} is wrong: {number}",
+        unknown=f"{name} cannot be compared: {_why(found)}",
+    )
 
 
 def _why(found: Mapping[str, Any]) -> str:
     """Why the sides of phi cannot be compared: what the measures note."""
     for key, where in (("side_difference_data", "in the data"), ("side_difference_reweighted", "in samples")):
         note = found.get(key, {}).get("note")
-        if note and math.isnan(_value(found, key)):
+        if note and math.isnan(_measure(found, key).value):
             return f"{where}, {note.removesuffix('.')}"
     return "there are no data"
 
 
-def _structures(measures: Mapping[str, Any], samples: int | None) -> Verdict:
-    rule = (
+def _structures(bad: float, samples: int | None) -> Verdict:
+    of_all = f"{bad:,.0f} of {samples or 0:,}"
+    return _verdict(
+        "Structures",
+        _level(bad / samples if samples else math.nan, *MIRRORED),
         "samples with the wrong handedness or that are not finite: good below "
-        f"{_percent(MIRRORED[0])}, fair below {_percent(MIRRORED[1])}"
+        f"{_percent(MIRRORED[0])}, fair below {_percent(MIRRORED[1])}",
+        good=f"structures are sound: {of_all} unusable",
+        fair=f"some structures are unusable: {of_all}",
+        poor=f"many structures are unusable: {of_all}",
+        unknown="structures of samples were not looked at",
     )
-    bad = _value(measures, "wrong_handed") + _value(measures, "not_finite")
-    level = _level(bad / samples if samples else math.nan, *MIRRORED)
-    sentence = {
-        Level.UNKNOWN: "structures of samples were not looked at",
-        Level.GOOD: f"structures are sound: {bad:,.0f} of {samples or 0:,} unusable",
-        Level.FAIR: f"some structures are unusable: {bad:,.0f} of {samples or 0:,}",
-        Level.POOR: f"many structures are unusable: {bad:,.0f} of {samples or 0:,}",
-    }[level]
-    return Verdict("Structures", level, sentence, rule)
 
 
 def _dynamics(drift: Mapping[str, Any]) -> Verdict:
@@ -235,7 +219,7 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
         "dynamics on the flow without a thermostat: poor if a replica breaks, good if the energy also drifts "
         f"by less than {SLOPE:g} kT/ps for each degree of freedom"
     )
-    broken, replicas, slope = drift["broken"], drift["replicas"], _number(drift.get("slope"))
+    broken, replicas, slope = drift["broken"], drift["replicas"], Estimate.read(drift, "slope").value
     if broken:
         return Verdict("Dynamics", Level.POOR, f"dynamics breaks: {broken} of {replicas} replicas", rule)
     if math.isnan(slope):
@@ -246,6 +230,11 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
     return Verdict("Dynamics", Level.GOOD if good else Level.FAIR, sentence, rule)
 
 
+def _verdict(subject: str, level: Level, rule: str, **sentences: str) -> Verdict:
+    """The sentence of this level: ``good``, ``fair``, ``poor`` or ``unknown``."""
+    return Verdict(subject, level, sentences[level.name.lower()], rule)
+
+
 def _level(value: float, good: float, fair: float) -> Level:
     """By two limits, the lower the better."""
     if math.isnan(value):
@@ -253,23 +242,15 @@ def _level(value: float, good: float, fair: float) -> Level:
     return Level.GOOD if value < good else Level.FAIR if value < fair else Level.POOR
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _measure(measures: Mapping[str, Any], key: str) -> Estimate:
+    """A measure; NaN if it is missing or null."""
+    return Estimate.read(measures.get(key, {}))
 
 
-def _value(measures: Mapping[str, Any], key: str) -> float:
-    """The value of a measure; NaN if it is missing or null."""
-    return _number(measures.get(key, {}).get("value"))
-
-
-def _pair(measures: Mapping[str, Any], key: str) -> tuple[float, float]:
-    """Value and error; an error that is not known counts as none."""
-    error = _number(measures.get(key, {}).get("error"))
-    return _value(measures, key), 0.0 if math.isnan(error) else error
-
-
-def _with_error(measures: Mapping[str, Any], key: str) -> str:
-    return str(Average(*_pair(measures, key)))
+def _gap(one: Estimate, other: Estimate) -> tuple[float, float]:
+    """How far two numbers are apart, and the error of that; an error that is not known counts as none."""
+    errors = (0.0 if math.isnan(x.error) else x.error for x in (one, other))
+    return abs(one.value - other.value), math.hypot(*errors)
 
 
 def _percent(share: float) -> str:

@@ -9,6 +9,7 @@ temperatures need nothing more.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,6 +28,9 @@ STEP: Final = 0.001
 
 FRICTION: Final = 1.0
 """In 1/ps."""
+
+STEPS_AT_ONCE: Final = 500
+"""Steps of OpenMM from one report to the next; the dynamics does not depend on them."""
 
 LARGEST_ENERGY: Final = 1e4
 """In kJ/mol for each atom, some twenty times a chemical bond: beyond it a molecule has flown apart."""
@@ -52,6 +56,8 @@ class Engine(ABC):
 
     def __init__(self, system: MolecularSystem) -> None:
         self.masses: Floats = system.masses
+        self.report: Callable[[int], None] = lambda steps: None
+        """Called within `advance` with the steps done since its last call, summed over walkers."""
 
     @abstractmethod
     def seed(self, seed: int) -> None:
@@ -129,7 +135,10 @@ class OpenMMEngine(Engine):
         self._context.setVelocities(v)
         self._integrator.setTemperature(temperature)
         try:
-            self._integrator.step(steps)
+            for done in range(0, steps, STEPS_AT_ONCE):
+                now = min(STEPS_AT_ONCE, steps - done)
+                self._integrator.step(now)
+                self.report(now)
         except openmm.OpenMMException as error:
             raise FloatingPointError(str(error)) from None
         state = self._context.getState(positions=True, velocities=True, energy=True, forces=True)

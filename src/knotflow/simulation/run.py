@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,9 @@ from pydantic import Field, model_validator
 from knotflow.config import Config
 from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
 from knotflow.files import only_writer
+from knotflow.inputs import fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.simulation.engines import STEP, EngineName
 from knotflow.simulation.tasks import Outcome, Task, Walkers
 from knotflow.simulation.tempering import geometric_ladder
@@ -81,17 +83,6 @@ class SimulationPlan(Config):
     def fixed(self) -> dict[str, Any]:
         """What must stay the same when a run is continued."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is: steps count for every walker."""
-
-    phase: str
-    steps: int
-    all_steps: int
-    nanoseconds: float
-    """Simulated and kept so far, all replicas together."""
 
 
 SUMS: Final = ("tried", "accepted", "temperatures")
@@ -197,11 +188,11 @@ class Simulation:
         """Whether all frames of the plan are in the file."""
         return self.state.frames >= self.plan.frames
 
-    def run(self, progress: Callable[[Progress], None] | None = None) -> None:
+    def run(self, progress: Progress | None = None) -> None:
         """Simulate what is missing of the plan.
 
         Args:
-            progress: Called after every task.
+            progress: Called about once a second with the steps done, summed over walkers.
 
         Raises:
             ValueError: if the simulation flew apart.
@@ -217,14 +208,17 @@ class Simulation:
             self.resumed = True
         workers = self._workers or worker_count(place)
         setup = (self.plan.engine, self.system, place)
+        report = _Report(self, progress or silent)
+        if self.plan.engine == "torch":
+            report.progress("compiling the force field", 0, 0, "about a minute")
         with (
             only_writer(self.path),
             WorkerPool("knotflow.simulation.tasks:task_worker", setup, workers) as pool,
         ):
             while not self.finished:
-                self._run_block(pool, progress)
+                self._run_block(pool, report)
 
-    def _run_block(self, pool: WorkerPool, progress: Callable[[Progress], None] | None) -> None:
+    def _run_block(self, pool: WorkerPool, report: _Report) -> None:
         """One block of all replicas; it counts only when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         shares = self._shares()
@@ -244,12 +238,10 @@ class Simulation:
             for number, share in enumerate(shares)
         ]
         outcomes: dict[int, Outcome] = {}
-        replicas_done = 0
-        for number, outcome in pool.imap_unordered(tasks):
+        report.begin(phase)
+        for number, outcome in pool.imap_unordered(tasks, report):
             outcomes[number] = outcome
-            replicas_done += len(outcome.energies)
-            if progress is not None:
-                progress(self._progress(phase, replicas_done * frames * interval, replicas_done * frames))
+            report(number, outcome.energies.size * interval * len(self.ladder))
         done = [outcomes[number] for number in range(len(shares))]
         self.state.walkers = Walkers.join([outcome.walkers for outcome in done])
         self.state.block += 1
@@ -333,34 +325,54 @@ class Simulation:
         walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
         return max(1, round(steps / (walkers * self.plan.interval)))
 
-    def _progress(self, phase: str, steps: int, frames: int) -> Progress:
-        """How far the run is, some replicas being ahead within a block."""
-        plan, state = self.plan, self.state
-        before = [SPREAD_STEPS, plan.equilibration]
-        rungs = len(self.ladder)
-        ready = plan.replicas * (sum(before[: state.block]) + state.frames * plan.interval)
-        everything = plan.replicas * (sum(before) + plan.frames * plan.interval)
-        kept = plan.replicas * state.frames + (frames if phase == "sampling" else 0)
-        nanoseconds = kept * (plan.interval * STEP) / 1000
-        return Progress(phase, rungs * (ready + steps), rungs * everything, nanoseconds)
-
     def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
         """Whether the file was begun with this plan and this molecule."""
         recorded = info.provenance.get("plan")
         if recorded is None:
             raise ValueError(f"{self.path} was not made by `knotflow simulate`; choose another --out.")
-        mine = {**self.plan.fixed(), "temperature": self.system.temperature, "molecule": self.system.name}
-        theirs = {**recorded, "temperature": info.system.temperature, "molecule": info.system.name}
-        for key, value in mine.items():
-            if theirs.get(key) != value:
-                raise ValueError(
-                    f"{self.path} was begun with {key} {theirs.get(key)}, now it is {value}; choose another "
-                    f"--out, or keep {key} to go on with this file."
-                )
-        if info.system.xml != self.system.xml:
-            raise ValueError(
-                f"{self.path} was begun with another force field or order of atoms; choose another --out."
-            )
+        refuse_others(
+            self.path, "a simulation", _inputs(recorded, info.system), _inputs(self.plan.fixed(), self.system)
+        )
+
+
+def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
+    """All that the frames of a run depend on; the force field also fixes the order of the atoms."""
+    field = fingerprint({"xml": system.xml})
+    return {**plan, "molecule": system.name, "temperature": system.temperature, "force field": field}
+
+
+class _Report:
+    """Turns what tasks report into the progress of the whole run: phase, steps of all walkers, speed."""
+
+    def __init__(self, simulation: Simulation, progress: Progress) -> None:
+        self.simulation, self.progress = simulation, progress
+        self._phase = ""
+        self._tasks: dict[int, int] = {}
+        """Steps done in each task of the block."""
+        self._first: tuple[float, int] | None = None
+        """When the first report came, and how many steps it said: workers had to start for them."""
+
+    def begin(self, phase: str) -> None:
+        """A block begins."""
+        self._phase = phase
+        self._tasks.clear()
+
+    def __call__(self, task: int, steps: int) -> None:
+        self._tasks[task] = steps
+        plan, state = self.simulation.plan, self.simulation.state
+        walkers = plan.replicas * len(self.simulation.ladder)
+        before = [SPREAD_STEPS, plan.equilibration]
+        kept, block = state.frames * plan.interval, sum(self._tasks.values())
+        done = walkers * (sum(before[: state.block]) + kept) + block
+        if self._phase == "sampling":
+            kept += block // walkers
+        note = f"{plan.replicas * kept * STEP / 1000:.1f} ns kept"
+        now = time.perf_counter()
+        since, first = self._first = self._first or (now, done)
+        if done > first:
+            speed = (done - first) * STEP / 1000 / (now - since) * 86400
+            note += f", {speed:,.0f} ns/day of all walkers"
+        self.progress(self._phase, done, walkers * (sum(before) + plan.frames * plan.interval), note)
 
 
 def _seed(seed: int, block: int, task: int) -> int:

@@ -6,8 +6,10 @@ worker does it, and a run that is killed repeats its last tasks exactly.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,10 @@ from numpy.typing import NDArray
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import Engine, EngineName, Snapshot, make_engine
 from knotflow.simulation.tempering import Ladder
+from knotflow.workers import report
+
+REPORT_EVERY: Final = 1.0
+"""Seconds from one report of a worker to the next."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,10 +98,23 @@ class Outcome:
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
-    """Target of a `WorkerPool`: an engine that does `Task` after `Task`."""
+    """Target of a `WorkerPool`: an engine that does `Task` after `Task`.
+
+    Now and then it reports the steps of a task that are done, summed over walkers.
+    """
     engine = make_engine(*setup)
 
     def work(task: Task) -> Outcome:
+        done, reported = 0, -REPORT_EVERY
+
+        def count(steps: int) -> None:
+            nonlocal done, reported
+            done += steps
+            if time.monotonic() - reported >= REPORT_EVERY:
+                reported = time.monotonic()
+                report(done)
+
+        engine.report = count
         try:
             return run_task(engine, task)
         except FloatingPointError as error:

@@ -49,6 +49,7 @@ class TorchEngine(Engine):
         for _ in range(steps):
             noise.normal_(generator=self._generator)
             x, v, f, u, middle = self._step(self._terms, x, v, f, noise, noise_scale)
+            self.report(x.shape[-1])
         energies = u.double().cpu().numpy() * self._kT
         self.check(energies)
         return Snapshot(

@@ -11,7 +11,7 @@ piece of one if there are few. Errors are honest as long as a block is longer th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,8 +37,32 @@ class Estimate:
     value: float
     error: float = math.nan
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any], value: str = "value", error: str = "error") -> Estimate:
+        """From what JSON holds under these keys: what is missing or null is NaN."""
+        found = (plain.get(key) for key in (value, error))
+        return Estimate(*(math.nan if number is None else float(number) for number in found))
+
     def __mul__(self, factor: float) -> Estimate:
         return Estimate(self.value * factor, self.error * abs(factor))
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of independent numbers."""
+        return Estimate(self.value - other.value, math.hypot(self.error, other.error))
+
+    def __str__(self) -> str:
+        """Two digits of the error, or four of a value without one; a dash for NaN."""
+        value, error = self.value, self.error
+        if math.isnan(value):
+            return "–"
+        if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+            return f"{value:,.0f}" if value % 1 == 0 and abs(value) < 1e9 else f"{value:.4g}"
+        digits, power = 1 - math.floor(math.log10(error)), 0
+        if digits > 4 or max(abs(value), error) >= 1e6:
+            power = math.floor(math.log10(max(abs(value), error)))
+        form = f".{max(0, digits + power)}f"
+        text = f"{value / 10**power:{form}} ± {error / 10**power:{form}}"
+        return f"({text})e{power}" if power else text
 
 
 def blocks(replica: ArrayLike) -> Rows:
@@ -81,6 +105,15 @@ def mean(values: Floats, block: Rows | None = None) -> Estimate:
         return Estimate(math.nan)
     average = float(values.mean())
     return Estimate(average, spread((values - average) / len(values), block))
+
+
+def over_replicas(values: Floats, replica: ArrayLike) -> Estimate:
+    """The mean of values, shape ``(n,)``, with an error from the spread of whole replicas.
+
+    Replicas are independent of each other, whatever the correlations inside of them. So the error is honest
+    as long as there are several and each is long enough to have forgotten where it started. NaN for one.
+    """
+    return mean(values, np.unique(np.asarray(replica), return_inverse=True)[1])
 
 
 def bootstrap(

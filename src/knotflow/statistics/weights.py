@@ -57,8 +57,40 @@ def effective_share(log_w: Floats) -> float:
 
     NaN if all weights are zero. Kish, *Survey Sampling*, 1965.
     """
-    w = normalised(log_w)
-    return float(1 / (len(w) * (w**2).sum())) if len(w) else math.nan
+    running = RunningShare()
+    running.add(log_w)
+    return running.share
+
+
+class RunningShare:
+    """The effective sample size of weights that come in pieces.
+
+    Weights that are infinite or NaN count as zero.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.not_finite = 0
+        """How many log-weights were infinite or NaN."""
+        self._top, self._sum, self._squares = -math.inf, 0.0, 0.0
+
+    def add(self, log_w: Floats) -> None:
+        """Count more weights."""
+        finite = log_w[np.isfinite(log_w)]
+        self.n += len(log_w)
+        self.not_finite += len(log_w) - len(finite)
+        if len(finite) == 0:
+            return
+        top = max(self._top, float(finite.max()))
+        shrink, w = math.exp(self._top - top), np.exp(finite - top)
+        self._top = top
+        self._sum = self._sum * shrink + float(w.sum())
+        self._squares = self._squares * shrink**2 + float((w**2).sum())
+
+    @property
+    def share(self) -> float:
+        """As of `effective_share`."""
+        return self._sum**2 / (self.n * self._squares) if self._squares else math.nan
 
 
 def clipped(log_w: Floats, share: float = CUT) -> Floats:
@@ -105,15 +137,29 @@ def pareto_k(log_w: Floats) -> float:
 
 
 def resampled(log_w: Floats, n: int, random: np.random.Generator) -> NDArray[np.intp]:
-    """Numbers of n samples, each drawn as often as its weight says, but for rounding (systematic resampling).
+    """Numbers of n samples, each drawn as often as its weight says, but for rounding: `systematic`.
 
     Raises:
         ValueError: if all weights are zero.
     """
-    usable = np.flatnonzero(np.isfinite(log_w))
-    if len(usable) == 0:
+    if not np.isfinite(log_w).any():
         raise ValueError("all weights are zero, so none of the samples can be drawn.")
-    total = np.cumsum(normalised(log_w[usable]))
-    ladder = (np.arange(n) + random.random()) / n * total[-1]
-    chosen: NDArray[np.intp] = usable[np.searchsorted(total, ladder, side="right").clip(max=len(usable) - 1)]
+    return systematic(normalised(log_w), n, random.random())
+
+
+def systematic(weight: Floats, n: int, start: float) -> NDArray[np.intp]:
+    r"""Rows drawn n times by their weights: row i comes $n w_i / \sum w$ times, rounded up or down.
+
+    They are the rows at $(j + \text{start})/n$ of the running sum, j = 0 .. n - 1, in order (Kitagawa 1996;
+    low variance resampling).
+
+    Args:
+        weight: Not negative, shape ``(m,)``, some of them positive.
+        n: How many rows to draw.
+        start: A random number in [0, 1).
+    """
+    rows = np.flatnonzero(weight)
+    sums = np.cumsum(weight[rows])
+    places = (np.arange(n) + start) * (sums[-1] / n)
+    chosen: NDArray[np.intp] = rows[np.searchsorted(sums, places, side="right").clip(max=len(rows) - 1)]
     return chosen

@@ -22,7 +22,6 @@ in XTC files, to 0.001 Å in PDB files.
 from __future__ import annotations
 
 import csv
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -40,6 +39,7 @@ from knotflow.files import only_writer
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import thermal_energy
+from knotflow.statistics.weights import RunningShare
 from knotflow.storage import hdf5
 from knotflow.storage.hdf5 import Column
 from knotflow.storage.pdb import ANGSTROM, PdbFile
@@ -244,37 +244,6 @@ def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
             molecule=hdf5.load_json(file, "system"),
             provenance=hdf5.load_json(file, "provenance"),
         )
-
-
-class RunningShare:
-    r"""Kish's effective sample size of weights that come in pieces: $(\sum W)^2 / (n \sum W^2)$, a share.
-
-    Weights that are infinite or NaN count as zero.
-    """
-
-    def __init__(self) -> None:
-        self.n = 0
-        self.not_finite = 0
-        """How many log-weights were infinite or NaN."""
-        self._top, self._sum, self._squares = -math.inf, 0.0, 0.0
-
-    def add(self, log_weights: NDArray[np.float64]) -> None:
-        """Count more weights, given as logarithms of shape ``(n,)``."""
-        finite = log_weights[np.isfinite(log_weights)]
-        self.n += len(log_weights)
-        self.not_finite += len(log_weights) - len(finite)
-        if len(finite) == 0:
-            return
-        top = max(self._top, float(finite.max()))
-        shrink, w = math.exp(self._top - top), np.exp(finite - top)
-        self._top = top
-        self._sum = self._sum * shrink + float(w.sum())
-        self._squares = self._squares * shrink**2 + float((w**2).sum())
-
-    @property
-    def share(self) -> float:
-        """From 1/n to 1; NaN if all weights are zero."""
-        return self._sum**2 / (self.n * self._squares) if self._squares else math.nan
 
 
 class _Hdf5:

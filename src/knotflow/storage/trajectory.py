@@ -21,6 +21,7 @@ frames from before are all there, and the same append can be done again.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import shutil
 import time
@@ -179,6 +180,26 @@ def open_info(path: str | Path) -> TrajectoryInfo:
 
     system, provenance, n_frames = _consistently(Path(path), look)
     return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
+
+
+def fingerprint(path: str | Path) -> str:
+    """SHA-256 of what a file holds: number of frames, molecule, all energies and replica numbers.
+
+    Two files with the same frames have the same one, wherever they are; positions need not be read for it.
+
+    Raises:
+        ValueError: if the file is not a trajectory of knotflow.
+        OSError: if it is missing or damaged.
+    """
+
+    def look(file: h5py.File) -> str:
+        found = hashlib.sha256(str(len(file["coordinates"])).encode())
+        found.update(file["knotflow"]["system"][()].tobytes())
+        for name in ("energies", "replica"):
+            found.update(file[COLUMNS[name].name][()].tobytes())
+        return found.hexdigest()
+
+    return _consistently(Path(path), look)
 
 
 def read(path: str | Path, rows: slice = slice(None)) -> Frames:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from knotflow.training.config import LossConfig, TrainingConfig
     from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term, make_loss
     from knotflow.training.own_samples import OwnSamples, Pool
-    from knotflow.training.progress import Progress
     from knotflow.training.run import fit
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "Mix",
     "OwnSamples",
     "Pool",
-    "Progress",
     "ReverseKL",
     "Term",
     "TrainingConfig",

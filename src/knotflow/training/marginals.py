@@ -6,13 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.flows import Conditioner, Coupling, Flow
+from knotflow.progress import Progress, silent
 
 RATE = 0.1
 """Learning rate of Adam; raw parameters change by several units."""
 BATCH = 256
 
 
-def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None = None, seed: int = 0) -> None:
+def fit_marginals(
+    flow: Flow,
+    x: Tensor,
+    steps: int,
+    *,
+    context: Tensor | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> None:
     r"""Train the output biases of all conditioners by likelihood, and nothing else.
 
     A flow begins near the identity, whose density is flat over domains much wider than the data: a bond of
@@ -30,6 +39,7 @@ def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None =
         steps: number of steps, each of `BATCH` points.
         context: context (n, m) of the data, for conditional flows.
         seed: of the order of the data.
+        progress: called with the steps done, after each.
     """
     biases = [_constant(module) for module in flow.modules() if isinstance(module, Conditioner)]
     if not biases or not steps:
@@ -51,6 +61,7 @@ def fit_marginals(flow: Flow, x: Tensor, steps: int, *, context: Tensor | None =
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            progress("fitting single coordinates", step + 1, steps)
     finally:
         for parameter, value in wanted.items():
             parameter.requires_grad_(value)

@@ -20,7 +20,7 @@ from knotflow.training.data import OWN_STREAM, step_seed
 from knotflow.training.data_module import FlowData
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch, Mix
-from knotflow.training.own_samples import MakePool
+from knotflow.training.own_samples import DrawPool
 
 log = logging.getLogger("knotflow")
 
@@ -58,7 +58,7 @@ class FlowModule(pl.LightningModule):
         mix: Mix,
         config: TrainingConfig,
         monitor: Monitor | None = None,
-        own: MakePool | None = None,
+        own: DrawPool | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,29 +9,27 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from knotflow.config import Config
 from knotflow.energies import MolecularEnergy
 from knotflow.energies.energy import cut
-from knotflow.files import write_atomically
+from knotflow.files import write_json
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.split import Split
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share
-from knotflow.training.progress import Told
 from knotflow.training.run import fit
 
-BLOCKS = 10
-"""One part in so many is held back for validation."""
 FORCE_SHARE = 0.1
 """Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
 OWN_SHARE = 0.5
@@ -41,10 +38,6 @@ MARGINALS = 300
 """Steps, at most as many as follow, in which maps learn the densities of single coordinates first."""
 MONITORED = 1000
 """Samples of which the effective sample size is shown in training."""
-
-
-Rows = Annotated[tuple[int, int], Field(strict=False)]
-"""First row, and the row after the last."""
 
 
 class MoleculeTraining(Config):
@@ -76,40 +69,6 @@ class MoleculeTraining(Config):
     """Make one graph of the loss, for GPUs: see `TrainingConfig`."""
 
 
-class Split(Config):
-    """Which rows of a trajectory are held back."""
-
-    file: str
-    frames: int
-    kind: Literal["replica", "time"]
-    validation: Annotated[tuple[Rows, ...], Field(strict=False)]
-    """Stretches of rows."""
-
-    @classmethod
-    def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
-        """Every tenth replica or, if there are fewer than ten, every tenth part of the time of each."""
-        numbers, place = np.unique(replica, return_inverse=True)
-        if len(numbers) >= BLOCKS:
-            kind: Literal["replica", "time"] = "replica"
-            mask = place % BLOCKS == BLOCKS - 1
-        else:
-            kind, mask = "time", np.zeros(len(replica), dtype=bool)
-            for number in range(len(numbers)):
-                rows = np.flatnonzero(place == number)
-                parts = np.array_split(rows, 2 * BLOCKS)
-                mask[np.concatenate(parts[BLOCKS - 1 :: BLOCKS])] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-        ranges = tuple((int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
-        return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
-
-    def mask(self) -> NDArray[np.bool_]:
-        """True for rows that are held back."""
-        mask = np.zeros(self.frames, dtype=bool)
-        for first, last in self.validation:
-            mask[first:last] = True
-        return mask
-
-
 class MolecularData(NamedTuple):
     """A trajectory in internal coordinates, divided."""
 
@@ -118,7 +77,9 @@ class MolecularData(NamedTuple):
     split: Split
 
 
-def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularData:
+def load_data(
+    path: str | Path, coordinates: InternalCoordinates, progress: Progress = silent
+) -> MolecularData:
     r"""Coordinates q and scores of their density, from a trajectory file.
 
     The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$:
@@ -139,6 +100,7 @@ def load_data(path: str | Path, coordinates: InternalCoordinates) -> MolecularDa
         points.append(q.float())
         scores.append((coordinates.internal_force(x, force) + volume).float())
         replicas.append(frames.replica)
+        progress("reading frames", sum(map(len, replicas)), info.n_frames)
     split = Split.of(Path(path).name, np.concatenate(replicas))
     held_back = torch.from_numpy(split.mask())
     q, score = torch.cat(points), torch.cat(scores)
@@ -240,9 +202,7 @@ def train_generator(
     choice: MoleculeTraining | None = None,
     *,
     energy: Callable[[MolecularSystem], MolecularEnergy] | None = None,
-    progress: bool = True,
-    title: str = "training",
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
 
@@ -256,9 +216,7 @@ def train_generator(
         energy: makes the energy of the molecule, as `knotflow.energies.force_field` does: to watch the
             effective sample size, to weight samples of the model and for the reverse divergence. None:
             nothing of this.
-        progress: whether to show the progress.
-        title: what the progress says.
-        told: called with a `Progress` as training goes on, see `fit`.
+        progress: called with the frames that are read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
     if choice.own_samples and energy is None:
@@ -266,7 +224,7 @@ def train_generator(
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
-    loaded = load_data(data, coordinates)
+    loaded = load_data(data, coordinates, progress or silent)
     torch.manual_seed(choice.seed)
     config = flow_config(choice, coordinates, loaded.train.x)
     generator = BoltzmannGenerator(coordinates, config.build(), system.plain())
@@ -289,11 +247,9 @@ def train_generator(
         monitor=None if force_field is None else _monitor(force_field, generator),
         own=None if force_field is None else OwnSamples(generator, force_field, pool),
         notes={**generator.notes(), "split": split, "choice": choice.plain()},
-        title=title,
         progress=progress,
-        told=told,
     )
-    write_atomically(folder / "split.json", json.dumps(split, indent=2).encode())
+    write_json(folder / "split.json", split)
     return BoltzmannGenerator(coordinates, flow, system.plain())
 
 
@@ -326,8 +282,6 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
             q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)
             x, ladj = generator.coordinates.inverse(q)
             u, _ = energy.energy_and_force(x)
-            log_weight = (ladj - u - log_prob).double()
-            log_weight = torch.where(log_weight.isfinite(), log_weight, -math.inf)
-        return {"ess": effective_share(torch.exp(log_weight - log_weight.max()))}
+        return {"ess": effective_share(ladj - u - log_prob)}
 
     return monitor

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from knotflow.flows import Flow
+from knotflow.statistics import weights
 from knotflow.training.objectives import Batch
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Pool(NamedTuple):
     """Effective sample size of the weights that they were resampled by, as a share."""
 
 
-MakePool = Callable[[Flow, int], Pool]
-"""Makes a pool from a flow and a seed; the same flow and seed give the same pool."""
+DrawPool = Callable[[Flow, int], Pool]
+"""Draws a pool of samples from a flow and a seed; the same flow and seed give the same pool."""
 
 
 class OwnSamples:
@@ -73,10 +74,10 @@ class OwnSamples:
             parts.append((q, *self.weighted(q, log_prob)))
         q, score, log_weight = (torch.cat(part) for part in zip(*parts, strict=True))
         weight = truncated(log_weight)
-        ess = effective_share(weight)
+        ess = effective_share(weight.log())
         if ess < self.least:
             return Pool(None, ess)
-        rows = systematic(weight, start)
+        rows = torch.from_numpy(weights.systematic(weight.cpu().numpy(), self.n, start)).to(weight.device)
         return Pool(Batch(q[rows], score[rows]), ess)
 
     def weighted(self, q: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,18 +105,7 @@ def truncated(log_weight: Tensor) -> Tensor:
     return (log_weight - log_mean).exp().clamp(max=math.sqrt(n))
 
 
-def effective_share(weight: Tensor) -> float:
-    r"""Effective sample size $(\sum w)^2 / (n \sum w^2)$ of weights (n,) (Kish); 0 if they are all 0."""
-    return float((weight.sum().square() / (len(weight) * weight.square().sum())).nan_to_num(0.0))
-
-
-def systematic(weight: Tensor, start: float) -> Tensor:
-    r"""Rows drawn n times by their weights (n,): row i comes $n w_i / \sum w$ times, rounded up or down.
-
-    They are the rows at $(j + \text{start})/n$ of the running sum, j = 0 .. n - 1; the start, in [0, 1), is
-    to be random (Kitagawa 1996; low variance resampling). Rows are in order.
-    """
-    rows = weight.nonzero().flatten()
-    n, sums = len(weight), weight[rows].cumsum(0)
-    places = (torch.arange(n, dtype=sums.dtype, device=sums.device) + start) * (sums[-1] / n)
-    return rows[torch.searchsorted(sums, places, right=True).clamp(max=len(rows) - 1)]
+def effective_share(log_weight: Tensor) -> float:
+    """Effective sample size of log-weights (n,) (`knotflow.statistics.weights`); 0 if all weights are 0."""
+    share = weights.effective_share(log_weight.double().cpu().numpy())
+    return 0.0 if math.isnan(share) else share

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import signal
 import time
@@ -16,14 +15,16 @@ from typing import Any
 from torch import Tensor
 
 from knotflow.extras import optional
-from knotflow.files import write_atomically
+from knotflow.files import read_json, write_json
 from knotflow.flows import Flow, load, save
+from knotflow.inputs import refuse_others
+from knotflow.progress import Progress, silent
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.data import check_data
 from knotflow.training.marginals import fit_marginals
 from knotflow.training.objectives import Batch, Metric, Mix, make_loss
-from knotflow.training.own_samples import MakePool
+from knotflow.training.own_samples import DrawPool
 
 with optional("training runs"):
     import lightning.pytorch as pl
@@ -31,9 +32,9 @@ with optional("training runs"):
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     from knotflow.training.data_module import FlowData
-    from knotflow.training.logs import CsvLog, ProgressLine
+    from knotflow.training.logs import CsvLog
     from knotflow.training.module import FlowModule, Monitor
-    from knotflow.training.progress import Telling, Told
+    from knotflow.training.progress import ReportProgress
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -48,11 +49,9 @@ def fit(
     energy: Energy | None = None,
     metric: Metric | None = None,
     monitor: Monitor | None = None,
-    own: MakePool | None = None,
+    own: DrawPool | None = None,
     notes: dict[str, Any] | None = None,
-    title: str = "training",
-    progress: bool = True,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Flow:
     """Train a flow and return the result, which is also saved as ``folder/model.safetensors``.
 
@@ -74,10 +73,8 @@ def fit(
         monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
         own: draws samples of the flow to train on, see `OwnSamples`; needed with ``own_share`` only.
         notes: what to note in the model file besides, anything JSON can hold.
-        title: what the progress line says.
-        progress: whether to show one.
-        told: called with a `Progress` when training begins, every ``log_every`` steps, and at the end; not
-            at all if the run is finished already.
+        progress: called with the steps done when training begins, every ``log_every`` steps or ten seconds,
+            and at the end; not at all if the run is finished already.
 
     Raises:
         ValueError: if data and configuration do not fit, or the folder holds another run.
@@ -95,7 +92,7 @@ def fit(
         _check("validation", flow, validation, mix, 1)
     description = {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)}
     _claim(folder, description)
-    model = folder / "model.safetensors"
+    model, progress = folder / "model.safetensors", progress or silent
     if model.exists():
         return load(model)
 
@@ -104,7 +101,9 @@ def fit(
     if checkpoint is None and initial.exists():
         flow.load_state_dict(load(initial).state_dict())
     elif checkpoint is None:
-        fit_marginals(flow, train.x, config.marginals, context=train.context, seed=config.seed)
+        fit_marginals(
+            flow, train.x, config.marginals, context=train.context, seed=config.seed, progress=progress
+        )
         save(flow, initial)
     module = FlowModule(flow, mix, config, monitor, own)
     done = 0
@@ -113,11 +112,7 @@ def fit(
         module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
     data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
-        callbacks: list[pl.Callback] = [_SaveBlocks(last)]
-        if progress:
-            callbacks.append(ProgressLine(title))
-        if told is not None:
-            callbacks.append(Telling(told))
+        callbacks = [_SaveBlocks(last), ReportProgress(progress)]
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
@@ -218,25 +213,9 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Write ``config.json``, or refuse a folder that holds a run of another kind."""
     path = folder / "config.json"
     if not path.exists():
-        write_atomically(path, json.dumps(description, indent=2).encode())
+        write_json(path, description)
         return
-    found = json.loads(path.read_text())
-    wanted = json.loads(json.dumps(description))
+    found = read_json(path)
     # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
-    wanted["training"]["compile"] = found.get("training", {}).get("compile")
-    difference = _first_difference(found, wanted)
-    if difference:
-        raise ValueError(
-            f"{folder} holds another run, which differs in {difference}; choose another folder, or remove "
-            "this one."
-        )
-
-
-def _first_difference(a: Any, b: Any, key: str = "") -> str | None:
-    if isinstance(a, dict) and isinstance(b, dict):
-        for name in sorted({*a, *b}):
-            found = _first_difference(a.get(name), b.get(name), f"{key}.{name}" if key else name)
-            if found:
-                return found
-        return None
-    return None if a == b else f"{key} ({a!r} there, {b!r} here)"
+    training = {**description["training"], "compile": found.get("training", {}).get("compile")}
+    refuse_others(folder, "a run", found, {**description, "training": training})

@@ -1,1 +1,1 @@
-"""What users run as a whole: the quickstart, the report, dynamics on a model."""
+"""What users run as a whole: samples, evaluations and dynamics of model files, the report, the quickstart."""

@@ -1,4 +1,4 @@
-"""What moves on what, and from which frames: dynamics on a trained model, or on the force field."""
+"""Dynamics on a trained model, or on the force field: which energy, from which frames, into which folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.frame_table import check_same_molecule, held_out
-from knotflow.dynamics import FlowEnergy
+from knotflow.analysis.frame_table import check_same_molecule
+from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record
+from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_in, run_inputs
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint
+from knotflow.flows.io import notes
 from knotflow.flows.sampling import Sampler
+from knotflow.inputs import among, file_fingerprint
 from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import read_frames
+from knotflow.storage.split import held_out
 
 Compile = Literal["auto", "on", "off"]
 
@@ -37,10 +41,104 @@ class Setting:
     """What a record says of the energy: which one, of which model file, and how a force field is computed."""
 
 
+class DynamicsRun:
+    """The test of `knotflow.dynamics.run` for a model file, new or as far as it went.
+
+    Args:
+        model: The model file; None: the molecule of ``data`` moves on its force field.
+        data: Frames to start from: a trajectory of knotflow, or whatever MDTraj reads. If the model was
+            trained on it, frames that were held back are used. None: samples of the model.
+        folder: For the files of the run, see `knotflow.dynamics.protocol.run_in`; None: there are none.
+        config: How to run.
+        true: Whether to move on the force field of the molecule instead of the flow.
+        all_frames: Whether to start from frames of the training, too.
+        split: Start from the frames that this split holds back; by default the one noted in the model.
+        compile: Whether to compile the force field; ``"auto"``: if that pays for so many steps.
+
+    Raises:
+        ValueError: if model and data do not belong together, or there are too few frames.
+        OSError: if a file is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None,
+        data: str | Path | None = None,
+        folder: str | Path | None = None,
+        config: DynamicsConfig | None = None,
+        *,
+        true: bool = False,
+        all_frames: bool = False,
+        split: Mapping[str, Any] | None = None,
+        compile: Compile = "auto",
+    ) -> None:
+        if data is None and (model is None or true):
+            raise ValueError("dynamics on the force field start from frames: give a trajectory as data.")
+        self.config = config or DynamicsConfig()
+        self.folder = None if folder is None else Path(folder)
+        n, seed = self.config.replicas, self.config.seed
+        if model is not None:
+            self.setting = on_flow(Path(model))
+        if model is None or true:
+            system = trajectory.open_info(Path(str(data))).system if model is None else self.setting.system
+            self.setting = on_force_field(system, self.config.steps, compile, replicas=n)
+        self.frames: NDArray[np.floating[Any]]
+        if data is None:
+            self.frames = samples_of(Path(str(model)), n, seed=seed)
+        else:
+            if split is None and model is not None:
+                split = notes(model).get("split")
+            held = None if all_frames else split
+            self.frames = frames_of(Path(data), self.setting.system, n, seed=seed, split=held)
+
+    @property
+    def system(self) -> MolecularSystem:
+        """The molecule."""
+        return self.setting.system
+
+    @property
+    def finished(self) -> bool:
+        """Whether the folder holds a finished run."""
+        return self.folder is not None and (self.folder / RECORD).exists()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder holds a run that was stopped."""
+        return self.folder is not None and (self.folder / CHECKPOINT).exists()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the force field is compiled first, which takes tens of seconds."""
+        return self.setting.about.get("compiled") == "whole"
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All that the run depends on."""
+        return run_inputs(self.system, self.frames, self.config, self.setting.about)
+
+    @property
+    def found(self) -> dict[str, Any] | None:
+        """The inputs of the finished run in the folder; None if there is none, or its score is missing."""
+        if self.folder is None or not (self.finished and (self.folder / DRIFT).exists()):
+            return None
+        return among(Record.load(self.folder / RECORD).about, self.inputs)
+
+    def run(self, progress: Progress = silent) -> Record:
+        """Run, go on with, or read what is in the folder.
+
+        Raises:
+            ValueError: if the folder holds another run.
+        """
+        energy, system, about = self.setting.energy, self.system, self.setting.about
+        if self.folder is None:
+            return run(energy, system, self.frames, self.config, progress=progress, about=about)
+        return run_in(self.folder, energy, system, self.frames, self.config, progress=progress, about=about)
+
+
 def on_flow(model: Path) -> Setting:
     """Dynamics on a model, in float64."""
     generator = BoltzmannGenerator.load(model).double().requires_grad_(False)
-    about = {"energy": "flow", "model": fingerprint(model)}
+    about = {"energy": "flow", "model": file_fingerprint(model)}
     return Setting(MolecularSystem.parse(generator.molecule), FlowEnergy(generator), about)
 
 

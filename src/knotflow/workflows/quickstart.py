@@ -1,220 +1,268 @@
 """The quickstart: alanine dipeptide from nothing to a page about its Boltzmann generator, in six steps.
 
-A step leaves a result that is complete or absent, and says of which data or model it is. So a step whose
-result is there is not done again, and one that was stopped goes on or is repeated.
+Every step leaves a result that is complete or absent and notes its inputs. So a step whose result is there is
+not done again, and one that was stopped goes on or is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Any, Final
 
-from knotflow.analysis.evaluation import evaluate as measure
-from knotflow.analysis.frame_table import Progress
-from knotflow.dynamics.protocol import DRIFT, RECORD, run_in
-from knotflow.dynamics.record import Record
+from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
+from knotflow.dynamics.protocol import RECORD, DynamicsConfig
 from knotflow.energies import force_field
-from knotflow.files import only_writer
-from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint, notes
-from knotflow.flows.sampling import Sampler
-from knotflow.storage.samples import SampleWriter, read_samples
-from knotflow.training.molecules import train_generator
-from knotflow.training.progress import Progress as TrainingProgress
-from knotflow.workflows.dynamics import frames_of, on_flow
-from knotflow.workflows.quickstart_job import Quickstart
-from knotflow.workflows.report import is_evaluation_of, write_report
+from knotflow.files import only_writer, write_atomically
+from knotflow.flows.io import notes
+from knotflow.inputs import file_fingerprint
+from knotflow.molecules import MolecularSystem, ala2
+from knotflow.progress import Progress, silent
+from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.training.molecules import MoleculeTraining, train_generator
+from knotflow.version import __version__
+from knotflow.workflows.dynamics import DynamicsRun
+from knotflow.workflows.evaluation import evaluate
+from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
+from knotflow.workflows.sampling import noted_samples, sample, sample_inputs
+from knotflow.workflows.steps import Step, run_steps
+from knotflow.workflows.training import noted_training, training_inputs
 
-Tell = Callable[[float], None]
-"""Told which part of a step is done, from 0 to 1."""
-
-PIECE: Final = 1000
-"""Samples that are drawn and weighted at a time."""
-COMPILING: Final = 0.3
-"""Part of the simulation's time, about, that passes before its first report."""
-PREPARING: Final = 0.1
-"""The same for the training: coordinates and scores of the data, densities of single coordinates."""
+NOTE: Final = "\n<!-- inputs: "
+"""Begins the last line of the page, which notes what the page was made of."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One of the steps."""
+class Scale:
+    """How much of everything."""
 
-    doing: str
-    is_done: Callable[[Quickstart], bool]
-    do: Callable[[Quickstart, Tell], None]
-
-
-def is_simulated(job: Quickstart) -> bool:
-    """Whether all frames are there."""
-    return job.data.exists() and job.simulation().finished
-
-
-def simulate(job: Quickstart, tell: Tell) -> None:
-    """Simulate what is missing."""
-    job.simulation().run(lambda now: tell(COMPILING + (1 - COMPILING) * now.steps / now.all_steps))
+    plan: SimulationPlan
+    training: MoleculeTraining
+    samples: int
+    """To draw, for the file, the evaluation and the page alike."""
+    dynamics: DynamicsConfig
+    seconds: tuple[float, ...]
+    """What the steps take on two idle cores, roughly: where an estimate of the time left begins."""
+    workers: int | None = None
+    """Processes for OpenMM and simulations; None: one for each core."""
 
 
-def is_trained(job: Quickstart) -> bool:
-    """Whether there is a model of this training on these data."""
-    if not job.model.exists():
-        return False
-    made, plan = notes(job.model), job.scale.plan
-    same_data = made.get("split", {}).get("frames") == plan.frames * plan.replicas
-    return same_data and made.get("choice") == job.scale.training.plain()
+def full(seed: int = 0) -> Scale:
+    """Minutes.
 
-
-def train(job: Quickstart, tell: Tell) -> None:
-    """Train, or go on with it."""
-
-    def told(now: TrainingProgress) -> None:
-        tell(PREPARING + (1 - PREPARING) * now.step / now.steps)
-
-    train_generator(job.data, job.folder, job.scale.training, energy=force_field, progress=False, told=told)
-
-
-def is_sampled(job: Quickstart) -> bool:
-    """Whether there are as many samples of this model."""
-    with suppress(OSError, ValueError):
-        found = read_samples(job.samples, slice(0)).provenance
-        return bool(
-            found.get("fingerprint") == fingerprint(job.model) and found["samples"] == job.scale.samples
-        )
-    return False
-
-
-def sample(job: Quickstart, tell: Tell) -> None:
-    """Draw samples, and weight them by the force field."""
-    generator, n = BoltzmannGenerator.load(job.model), job.scale.samples
-    sampler = Sampler(generator, job.seed)
-    with (
-        job.energy() as energy,
-        SampleWriter(job.samples, generator.molecule, weights=True, overwrite=True) as writer,
-    ):
-        for start in range(0, n, PIECE):
-            x, log_prob = sampler.take(min(PIECE, n - start))
-            writer.write(x, log_prob, energy.energy_and_force(x.double())[0])
-            tell((start + len(x)) / n)
-        writer.complete(
-            {
-                "command": "quickstart",
-                "model": job.model.name,
-                "fingerprint": fingerprint(job.model),
-                "samples": n,
-                "seed": job.seed,
-                "drawn": sampler.drawn,
-                "mirrored": sampler.mirrored,
-                "not_finite": sampler.not_finite,
-            }
-        )
-
-
-def is_evaluated(job: Quickstart) -> bool:
-    """Whether the numbers are of this model and these data."""
-    return is_evaluation_of(job.metrics, job.model, job.data)
-
-
-def evaluate(job: Quickstart, tell: Tell) -> None:
-    """Compare the model with frames it has not seen, and with the force field."""
-    generator, split = BoltzmannGenerator.load(job.model), notes(job.model).get("split")
-    with job.energy() as energy:
-        found = measure(
-            generator,
-            job.data,
-            energy,
-            split=split,
-            samples=job.scale.samples,
-            seed=job.seed,
-            progress=_stages(tell, 3),
-        )
-    found.write(job.metrics, job.model)
-
-
-def has_moved(job: Quickstart) -> bool:
-    """Whether there is such a dynamics on this model."""
-    if not ((job.motion / RECORD).exists() and (job.motion / DRIFT).exists()):
-        return False
-    about = Record.load(job.motion / RECORD).about
-    return bool(
-        about.get("model") == fingerprint(job.model) and about["config"] == job.scale.dynamics.plain()
+    Tempering gives phi > 0 the weight it has, which plain dynamics of this length does not. Exchanges also
+    bring fresh structures down the ladder, so that frames can be kept more often. 24 ladders of 8
+    temperatures make four tasks of 48 walkers, three vectors of 16. More steps of training would learn the
+    frames by heart.
+    """
+    return Scale(
+        SimulationPlan(
+            engine="torch",
+            method="tempering",
+            replicas=24,
+            frames=420,
+            interval=100,
+            equilibration=5_000,
+            highest_temperature=1000.0,
+            seed=seed,
+        ),
+        MoleculeTraining(preset="quick", forces=True, epochs=15.0, seed=seed),
+        samples=5_000,
+        dynamics=DynamicsConfig(replicas=4, dt=5e-4, equilibration=0.2, production=0.5, every=10, seed=seed),
+        seconds=(65, 25, 1, 4, 10, 6),
     )
 
 
-def move(job: Quickstart, tell: Tell) -> None:
-    """Let molecules move on the energy of the flow, or go on with it."""
-    config = job.scale.dynamics
-    setting = on_flow(job.model)
-    split = notes(job.model).get("split")
-    frames = frames_of(job.data, setting.system, config.replicas, seed=config.seed, split=split)
-    run_in(
-        job.motion,
-        setting.energy,
-        setting.system,
-        frames,
-        config,
-        progress=lambda done, steps, _: tell(done / steps),
-        about=setting.about,
+def smoke(seed: int = 0) -> Scale:
+    """Less than a minute: all parts work, and the numbers mean nothing."""
+    return Scale(
+        SimulationPlan(
+            replicas=1, frames=120, interval=10, equilibration=10, highest_temperature=1000.0, seed=seed
+        ),
+        MoleculeTraining(preset="quick", forces=True, epochs=2.0, seed=seed),
+        samples=200,
+        dynamics=DynamicsConfig(
+            replicas=2, dt=5e-4, equilibration=0.005, production=0.01, every=5, seed=seed
+        ),
+        seconds=(4, 8, 1, 4, 1, 12),
+        workers=1,
     )
 
 
-def is_reported(job: Quickstart) -> bool:
-    """Whether the page is younger than all it shows."""
-    shown = (job.model, job.metrics, job.motion / RECORD)
-    return job.page.exists() and all(file.stat().st_mtime <= job.page.stat().st_mtime for file in shown)
+SCALES: Final[Mapping[str, Callable[[int], Scale]]] = {"full": full, "smoke": smoke}
 
 
-def report(job: Quickstart, tell: Tell) -> None:
-    """Write the page."""
-    with job.energy() as energy:
-        write_report(
-            job.model,
-            energy,
-            job.page,
-            data=job.data,
-            samples=job.scale.samples,
-            seed=job.seed,
-            progress=_stages(tell, 3),
+@dataclass(frozen=True)
+class Quickstart:
+    """Where it happens, and how much of it.
+
+    The folder is that of a training run: all commands on trained models take it.
+    """
+
+    folder: Path
+    scale: Scale
+
+    @property
+    def data(self) -> Path:
+        """The simulation."""
+        return self.folder / "ala2.h5"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.folder / RUN_MODEL
+
+    @property
+    def samples(self) -> Path:
+        """Samples of the model, with weights."""
+        return self.folder / "samples.h5"
+
+    @property
+    def metrics(self) -> Path:
+        """The evaluation."""
+        return self.folder / METRICS
+
+    @property
+    def dynamics_folder(self) -> Path:
+        """The folder of the dynamics."""
+        return self.folder / "dynamics"
+
+    @property
+    def page(self) -> Path:
+        """The page."""
+        return self.folder / "report.html"
+
+    @property
+    def seed(self) -> int:
+        """Of all random numbers."""
+        return self.scale.plan.seed
+
+    def simulation(self) -> Simulation:
+        """The simulation as far as it is; refuses a file that was begun otherwise."""
+        return Simulation(self.data, ala2(), self.scale.plan, self.scale.workers)
+
+    def dynamics(self) -> DynamicsRun:
+        """Molecules that move on the energy of the flow, as far as they are."""
+        return DynamicsRun(self.model, self.data, self.dynamics_folder, self.scale.dynamics)
+
+    def steps(self) -> list[Step]:
+        """What there is to do."""
+        scale, seconds = self.scale, iter(self.scale.seconds)
+        return [
+            Step(
+                "simulating",
+                lambda: {"frames": scale.plan.frames},
+                lambda: {"frames": self.simulation().state.frames} if self.data.exists() else None,
+                self._simulate,
+                next(seconds),
+                quiet=0.3,  # workers start, and the force field is compiled
+            ),
+            Step(
+                "training",
+                lambda: training_inputs(scale.training, self.data),
+                lambda: noted_training(notes(self.model)) if self.model.exists() else None,
+                self._train,
+                next(seconds),
+                stages=(0.1, 0.9),  # frames are read; training
+            ),
+            Step(
+                "sampling",
+                self._sample_inputs,
+                lambda: noted_samples(self.samples),
+                self._sample,
+                next(seconds),
+            ),
+            Step(
+                "evaluating",
+                lambda: evaluation_inputs(self.model, self.data, samples=scale.samples, seed=self.seed),
+                lambda: noted_evaluation(self.metrics),
+                self._evaluate,
+                next(seconds),
+                stages=(1, 1, 1),
+            ),
+            Step(
+                "moving molecules on the flow",
+                lambda: self.dynamics().inputs,
+                lambda: self.dynamics().found,
+                self._move,
+                next(seconds),
+            ),
+            Step(
+                "writing the page",
+                self._page_inputs,
+                self._noted_page,
+                self._report,
+                next(seconds),
+                stages=(1, 1, 1),
+            ),
+        ]
+
+    def _simulate(self, progress: Progress) -> None:
+        self.simulation().run(progress)
+
+    def _train(self, progress: Progress) -> None:
+        train_generator(
+            self.data,
+            self.folder,
+            self.scale.training,
+            energy=force_field,
+            progress=progress,
         )
 
+    def _sample_inputs(self) -> dict[str, Any]:
+        return sample_inputs(self.model, self.scale.samples, weights=True, seed=self.seed)
 
-def _stages(tell: Tell, n: int) -> Progress:
-    """Progress of n stages, which take about as long as each other."""
-    seen: list[str] = []
+    def _sample(self, progress: Progress) -> None:
+        n, workers = self.scale.samples, self.scale.workers
+        sample(
+            self.model,
+            n,
+            self.samples,
+            weights=True,
+            seed=self.seed,
+            overwrite=True,
+            workers=workers,
+            progress=progress,
+        )
 
-    def progress(doing: str, done: int, total: int) -> None:
-        if doing not in seen:
-            seen.append(doing)
-        tell(min(1.0, (seen.index(doing) + done / max(1, total)) / n))
+    def _evaluate(self, progress: Progress) -> None:
+        n, workers = self.scale.samples, self.scale.workers
+        evaluate(
+            self.model, self.data, self.metrics, samples=n, seed=self.seed, workers=workers, progress=progress
+        )
 
-    return progress
+    def _move(self, progress: Progress) -> None:
+        self.dynamics().run(progress)
+
+    def _page_inputs(self) -> dict[str, Any]:
+        shown = {"model": self.model, "metrics": self.metrics, "record": self.dynamics_folder / RECORD}
+        files = {name: file_fingerprint(file) for name, file in shown.items()}
+        return {**files, "samples": self.scale.samples, "seed": self.seed, "knotflow": __version__}
+
+    def _noted_page(self) -> dict[str, Any] | None:
+        if not self.page.exists():
+            return None
+        *_, note = self.page.read_text(encoding="utf-8").rpartition(NOTE)
+        try:
+            found: dict[str, Any] = json.loads(note.removesuffix(" -->\n"))
+        except ValueError:  # a page of `knotflow report`, or of an earlier version
+            return None
+        return found
+
+    def _report(self, progress: Progress) -> None:
+        system = MolecularSystem.parse(notes(self.model)["molecule"])
+        n, workers = self.scale.samples, self.scale.workers
+        with force_field(system, evaluations=n, workers=workers) as energy:
+            write_report(
+                self.model, energy, self.page, data=self.data, samples=n, seed=self.seed, progress=progress
+            )
+        note = f"{NOTE}{json.dumps(self._page_inputs())} -->\n"
+        write_atomically(self.page, self.page.read_bytes() + note.encode())
 
 
-STEPS: Final = (
-    Step("simulating", is_simulated, simulate),
-    Step("training", is_trained, train),
-    Step("sampling", is_sampled, sample),
-    Step("evaluating", is_evaluated, evaluate),
-    Step("moving molecules on the flow", has_moved, move),
-    Step("writing the page", is_reported, report),
-)
-
-
-class Watcher(Protocol):
-    """Told what happens."""
-
-    def begin(self, number: int) -> None:
-        """Step `number`, from 0, begins."""
-
-    def tell(self, part: float) -> None:
-        """A part of it, from 0 to 1, is done."""
-
-    def end(self, number: int) -> None:
-        """It is done, now or earlier."""
-
-
-def run(job: Quickstart, watcher: Watcher) -> int:
+def run(job: Quickstart, progress: Progress = silent) -> int:
     """Do all steps that are not done yet; how many these were.
 
     Raises:
@@ -223,12 +271,5 @@ def run(job: Quickstart, watcher: Watcher) -> int:
     """
     if job.folder.exists() and not job.folder.is_dir():
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
-    made = 0
     with only_writer(job.folder / "quickstart"):
-        for number, step in enumerate(STEPS):
-            if not step.is_done(job):
-                watcher.begin(number)
-                step.do(job, watcher.tell)
-                made += 1
-            watcher.end(number)
-    return made
+        return run_steps(job.steps(), progress)

@@ -11,20 +11,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from knotflow.analysis import portrait
-from knotflow.analysis.evaluation import evaluate
-from knotflow.analysis.frame_table import Clock, Progress, like
+from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
+from knotflow.analysis.frame_table import (
+    FrameTable,
+    observe_data,
+    observe_samples,
+    only_kept,
+    rows_to_judge_by,
+)
+from knotflow.analysis.learned_maps import LearnedMap, learned_maps
 from knotflow.dynamics.record import Record
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.io import fingerprint, notes
+from knotflow.flows.io import notes
+from knotflow.inputs import file_fingerprint
 from knotflow.log_file import read_log
-from knotflow.report.density_plots import Curve
+from knotflow.progress import Progress, silent
+from knotflow.report.curve_plots import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
 from knotflow.report.verdicts import Verdict
 from knotflow.storage import trajectory
-from knotflow.version import __version__
 
 METRICS: Final = "metrics.json"
 RUN_MODEL: Final = "model.safetensors"
@@ -50,12 +57,12 @@ def write_report(
     data: Path | None = None,
     samples: int = 10_000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Written:
     """Evaluate a model, unless that has been done, and write the page.
 
-    Numbers are those of ``metrics.json`` in the folder, if they are of this model and of these data.
-    Otherwise the model is evaluated, and they are written there. Pictures are of ``samples`` new samples.
+    Numbers are those of ``metrics.json`` in the folder, if they are of the same model, data, samples, seed,
+    precision, force field and version. Otherwise the model is evaluated, and they are written there.
 
     Args:
         model: The model file.
@@ -63,10 +70,11 @@ def write_report(
         out: The page.
         folder: What else is known of the model: ``metrics.json``, ``dynamics/record.npz`` and, of a run,
             ``log.csv`` and ``config.json``. By default that of the model.
-        data: A trajectory of the molecule. Without, the page has what can be told from samples.
+        data: A trajectory of the molecule. Without, the page has what can be told from samples, or the
+            numbers of an earlier evaluation of the same samples on any data.
         samples: How many to draw.
         seed: Of samples and error bars.
-        progress: Told how far it is.
+        progress: Called with the progress.
 
     Raises:
         ValueError: if the data are of another molecule, temperature or force field, or without frames, or if
@@ -74,32 +82,27 @@ def write_report(
         OSError: if a file is missing or damaged.
     """
     need("reports", "analysis", "plot")
-    generator = BoltzmannGenerator.load(model)
-    split = notes(model).get("split")
-    folder = folder or model.parent
-    shown = None  # first of all, because it refuses data that do not fit
-    if data is not None:
-        shown = portrait.of_data(generator, data, energy, split=split, progress=progress)
-    clock = Clock()
-    drawn = portrait.of_samples(generator, energy, samples, seed, progress, clock)
+    generator, split, folder = (
+        BoltzmannGenerator.load(model),
+        notes(model).get("split"),
+        folder or model.parent,
+    )
     file, written = folder / METRICS, None
-    if is_evaluation_of(file, model, data):
-        metrics = json.loads(file.read_text(encoding="utf-8"))
-    elif data is not None:
-        found = evaluate(
-            generator,
-            data,
-            energy,
-            split=split,
-            samples=samples,
-            seed=seed,
-            progress=progress,
-            drawn=drawn.seen,
-            clock=clock,
-        )
-        metrics, written = found.write(file, model), file
+    inputs = evaluation_inputs(model, data, samples=samples, seed=seed, energy=energy)
+    if is_evaluation_of(file, inputs):
+        metrics, frames = json.loads(file.read_text(encoding="utf-8")), None
+        if data is not None:
+            selected, _ = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)
+            frames = observe_data(generator, data, energy, only_kept(selected), progress)
+        drawn = observe_samples(generator, energy, samples, seed, progress)
     else:
-        metrics = _without_data(generator, drawn, samples, seed)
+        found = evaluate(
+            generator, data, energy, split=split, samples=samples, seed=seed, progress=progress
+        )  # fmt: skip
+        drawn, frames, metrics = found.samples, found.data, found.plain()
+        if data is not None:
+            metrics, written = found.write(file, model), file
+    shown = None if frames is None else frames.pictured()
     report = GeneratorReport(
         model=model.name if model.name != RUN_MODEL else f"{model.parent.name or '.'}/{model.name}",
         molecule=generator.molecule,
@@ -107,29 +110,14 @@ def write_report(
         metrics=metrics,
         samples=drawn,
         data=shown,
-        maps=_maps(generator, shown, drawn),
+        maps=_maps(generator, shown or drawn.pictured()),
         seed=seed,
         **_beside(model, folder),
     )
-    if progress is not None:
-        progress("pictures", 0, 1)
+    progress("pictures", 0, 1)
     write_generator_page(report, out)
-    if progress is not None:
-        progress("pictures", 1, 1)
-    return Written(out, report.verdicts(), written)
-
-
-def is_evaluation_of(file: Path, model: Path, data: Path | None = None) -> bool:
-    """Whether a file holds the evaluation of a model file, on these data if any are given."""
-    try:
-        about = json.loads(file.read_text(encoding="utf-8"))["about"]
-        of_model = about["model"]
-        of_data = (about["data"]["file"], about["data"]["frames_in_file"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    if of_model != fingerprint(model):
-        return False
-    return data is None or of_data == (data.name, trajectory.open_info(data).n_frames)
+    progress("pictures", 1, 1)
+    return Written(out, report.verdicts, written)
 
 
 def find_data(model: Path) -> Path | None:
@@ -158,33 +146,10 @@ def read_curves(path: Path) -> dict[str, Curve]:
     return {name: (np.array([s for s, _ in c]), np.array([v for _, v in c])) for name, c in curves.items()}
 
 
-def _without_data(
-    generator: BoltzmannGenerator, drawn: portrait.Portrait, samples: int, seed: int
-) -> dict[str, Any]:
-    found = portrait.without_data(drawn.seen, seed)
-    return {
-        "about": {
-            "molecule": generator.molecule["name"],
-            "atoms": generator.n_atoms,
-            "temperature": generator.temperature,
-            "dtype": str(like(generator).dtype).removeprefix("torch."),
-            "parameters": sum(p.numel() for p in generator.parameters()),
-            "samples": samples,
-            "seed": seed,
-            "knotflow": __version__,
-        },
-        "measures": {key: measure.plain() for key, measure in found.items()},
-        "residues": {},
-    }
-
-
-def _maps(
-    generator: BoltzmannGenerator, shown: portrait.Portrait | None, drawn: portrait.Portrait
-) -> list[portrait.LearnedMap]:
-    """At frames of data or, without, at samples: those that the flow has a density for."""
-    source = drawn if shown is None else shown
-    inside = source.coordinates[np.isfinite(source.seen.log_prob)]
-    return portrait.learned_maps(generator, inside) if len(inside) else []
+def _maps(generator: BoltzmannGenerator, shown: FrameTable) -> list[LearnedMap]:
+    """At frames that the flow has a density for."""
+    inside = shown.coordinates[np.isfinite(shown.log_prob)]
+    return learned_maps(generator, inside) if len(inside) else []
 
 
 def _beside(model: Path, folder: Path) -> Mapping[str, Any]:
@@ -202,6 +167,6 @@ def _beside(model: Path, folder: Path) -> Mapping[str, Any]:
     if record.is_file():
         loaded = Record.load(record)
         # A force field has no model, and is shown for comparison.
-        if loaded.about.get("model") in (None, fingerprint(model)):
+        if loaded.about.get("model") in (None, file_fingerprint(model)):
             found["record"] = loaded
     return found

@@ -19,10 +19,10 @@ app.command()(engines.engines)
 
 @app.callback()
 def _group() -> None:
-    """Reproduce figures and tables of Hong & Chun (AAAI 2023), and what goes beyond them.
+    """Reproduce the figures and tables of Hong & Chun (AAAI 2023), and more.
 
-    `all` puts the whole paper on one page; toy2d, table1 and dynamics make parts of it. The others
-    have no counterpart in the paper. All go on where they stopped when they are run again.
+    `all` puts the whole paper on one page; toy2d, table1 and dynamics make parts of it. The other commands
+    go beyond the paper. If one is stopped, the same command continues.
 
     Examples:
         knotflow reproduce all --scale smoke

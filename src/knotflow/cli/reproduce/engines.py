@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from knotflow.cli.options import ShortScale, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.reproduce.common import ShortScale, stoppable
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 
 
@@ -17,32 +18,29 @@ def engines(
     ctx: typer.Context,
     scale: Annotated[
         ShortScale,
-        typer.Option(help="smoke: a minute or two, only to see that all works; small: most of an hour."),
+        typer.Option(help="smoke: a minute or two, to see that it works; small: most of an hour."),
     ] = ShortScale.small,
     reference: Annotated[
         Path | None,
-        typer.Option(help="Another trajectory of ala2 at 300 K to compare with, from knotflow import."),
+        typer.Option(help="Another trajectory of ala2 at 300 K to compare with, from `knotflow import`."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; by default runs/engines-SCALE.")
-    ] = None,
+    out: Annotated[Path | None, results_option("engines")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Sample alanine dipeptide with OpenMM, with torch and by tempering, and compare the distributions.
+    """Sample alanine dipeptide with OpenMM, with torch and with tempering, and compare the distributions.
 
-    Run again, it goes on where it stopped.
+    If it is stopped, the same command continues.
 
     Example: knotflow reproduce engines --scale smoke
     """
-    from knotflow.cli.simulate import Shown
     from knotflow.paper import engines as experiment
 
     folder = out or Path("runs") / f"engines-{scale.value}"
     output = Output(as_json=as_json, quiet=quiet)
-    with stoppable(output), kept(ctx, folder / "engines.toml"), Shown(output.progress) as shown:
-        runs, pairs = experiment.run(folder, scale.value, reference=reference, progress=shown.titled)
+    with working(output) as progress, kept(ctx, folder / "engines.toml"):
+        runs, pairs = experiment.run(folder, scale.value, reference=reference, progress=progress)
     table = Table("run", "frames", "replicas", "energy, kT", "temperature, K", "phi > 0")
     for run in runs:
         table.add_row(
@@ -60,7 +58,7 @@ def engines(
     output.show(table)
     columns = ("pair", "energy", "phi > 0", "(phi, psi)", "phi < 0: energy", "(phi, psi)", "bonds")
     deviations = Table(
-        *columns, title="deviations in error bars; of several observables, their root mean square"
+        *columns, title="deviations in error bars; for several observables, their root mean square"
     )
     for pair in pairs:
         z = pair.agreement

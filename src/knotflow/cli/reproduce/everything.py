@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from knotflow.cli.dynamics import Shown
+from knotflow.cli.options import AlanineOption, ScaleName, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.reproduce.common import ScaleName, stoppable
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
-from knotflow.cli.stages import Stages
 from knotflow.extras import MODULES, need
 
 
 def everything(
     ctx: typer.Context,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Trajectory of alanine dipeptide (.h5), from knotflow simulate or import; at the scale "
-            "smoke a tiny one is made.",
-            show_default=False,
-        ),
-    ] = None,
+    data: AlanineOption = None,
     scale: Annotated[
         ScaleName,
         typer.Option(
-            help="smoke: about a minute, only to see that all works; small: hours, with the data as they "
-            "are; paper: as long as in the paper, and at least 900,000 training frames."
+            help="smoke: about a minute, to see that it works, with data of its own; small: hours; paper: as "
+            "long as in the paper, with at least 900,000 training frames."
         ),
     ] = ScaleName.small,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model of Table 1.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings per model of Table 1.")] = 1,
     toy2d: Annotated[
         Path | None,
         typer.Option(
-            help="Show this folder of `knotflow reproduce toy2d` as it is, instead of making one.",
+            help="Show this folder of `knotflow reproduce toy2d` as it is, instead of a new one.",
             show_default=False,
         ),
     ] = None,
     table1: Annotated[
         Path | None,
         typer.Option(
-            help="Show this folder of `knotflow reproduce table1` as it is; --data is the file it was "
-            "trained on.",
+            help="Show this folder of `knotflow reproduce table1` as it is; --data must be its training "
+            "data.",
             show_default=False,
         ),
     ] = None,
@@ -55,25 +45,19 @@ def everything(
         Path | None,
         typer.Option(help="Show this folder of `knotflow reproduce dynamics` as it is.", show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for page and results; by default runs/all-SCALE.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path | None, results_option("all")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Every figure and table of the paper on one page, its numbers beside ours, and why they differ.
+    """Put every figure and table of the paper on one page, with its numbers and ours, and why they differ.
 
-    Five parts, one after another: rings, Table 1, pictures of its models, dynamics on them, their speed.
-    Ctrl-C is safe: run again, it goes on where it stopped, and what is finished is not done again. Folders of
-    `knotflow reproduce toy2d`, `table1` and `dynamics` that are there already can be shown instead.
+    There are five parts: the rings, Table 1, pictures of its models, dynamics on them, and their speed. You
+    can stop with Ctrl-C; the same command continues and does nothing twice. Existing folders of `knotflow
+    reproduce toy2d`, `table1` and `dynamics` can be shown instead of new ones.
 
-    Data for the scale small come from `knotflow simulate --out data/ala2.h5 --engine torch --ns 100`, for the
-    scale paper with --ns 1000; `knotflow import` takes those of others.
+    To make data for the scale small, run `knotflow simulate --out data/ala2.h5 --engine torch --ns 100`; for
+    the scale paper, use --ns 1000. `knotflow import` reads trajectories of other programs.
 
     Examples:
         knotflow reproduce all --scale smoke
@@ -96,16 +80,9 @@ def everything(
         {part: path for part, path in folders.items() if path is not None},
         seeds,
     )
-
-    @contextmanager
-    def steps() -> Iterator[Any]:
-        with Shown(output.progress) as shown:
-            yield shown.titled
-
-    listener = experiment.Listener(output.tell, lambda: Stages(output.progress), steps, training=not quiet)
-    with stoppable(output), kept(ctx, folder / "all.toml"):
-        found = experiment.run(job, listener)
-        output.tell("the page")
+    with working(output) as progress, kept(ctx, folder / "all.toml"):
+        found = experiment.run(job, say=output.tell, progress=progress)
+        output.tell("writing the page")
         page = report.write_report(found)
     output.document({"page": page, **report.numbers(found)})
     table = Table(*report.CLAIMS, title=f"scale {scale.value}")
@@ -113,5 +90,5 @@ def everything(
         table.add_row(*claim)
     output.show(table)
     if scale is ScaleName.smoke:
-        output.say("At the scale smoke numbers mean nothing: it only shows that everything works.")
+        output.say("At the scale smoke the numbers mean nothing; it only shows that everything works.")
     output.say(f"Every figure and table: {page}")

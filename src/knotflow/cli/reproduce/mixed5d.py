@@ -8,27 +8,26 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from knotflow.cli.options import SeedOption, ShortScale, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.reproduce.common import ShortScale, stoppable
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 
 
 def mixed5d(
     ctx: typer.Context,
     scale: Annotated[
-        ShortScale, typer.Option(help="smoke: seconds, only to see that all works; small: minutes.")
+        ShortScale, typer.Option(help="smoke: seconds, to see that it works; small: minutes.")
     ] = ShortScale.small,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; by default runs/mixed5d-SCALE.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+    out: Annotated[Path | None, results_option("mixed5d")] = None,
+    seed: SeedOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train the default flow on two circles, two intervals and a line, with likelihood and forces.
 
-    The density is known exactly (knotflow.energies.Mixed), so the errors are those of the flow alone.
+    The density is known exactly (knotflow.energies.Mixed), so all errors come from the flow.
 
     Example: knotflow reproduce mixed5d --scale smoke
     """
@@ -36,8 +35,8 @@ def mixed5d(
 
     folder = out or Path("runs") / f"mixed5d-{scale.value}"
     output = Output(as_json=as_json, quiet=quiet)
-    with stoppable(output), kept(ctx, folder / "mixed5d.toml"):
-        result = experiment.run(folder, scale.value, seed=seed, progress=not quiet)
+    with working(output) as progress, kept(ctx, folder / "mixed5d.toml"):
+        result = experiment.run(folder, scale.value, seed=seed, progress=progress)
     table = Table("measure", "value", title=f"five coordinates of mixed kinds, scale {scale.value}")
     table.add_row("KL (nats)", f"{result.kl:.4f} ± {result.kl_error:.4f}")
     table.add_row("score error, relative", f"{100 * result.score_error:.1f} %")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.reproduce.common import RowName, stoppable
+from knotflow.cli.options import AlanineOption, RowName
+from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import MODULES, need
 
@@ -26,18 +26,15 @@ class DataScale(StrEnum):
 
 def table1(
     ctx: typer.Context,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Trajectory of alanine dipeptide (.h5), from knotflow simulate or import."),
-    ] = None,
+    data: AlanineOption = None,
     scale: Annotated[
         DataScale,
-        typer.Option(help="small: the data as they are; paper: at least 900,000 training frames."),
+        typer.Option(help="small: any data; paper: at least 900,000 training frames."),
     ] = DataScale.small,
     rows: Annotated[
-        list[RowName] | None, typer.Option(help="Only this model; may be repeated. fm: forces are matched.")
+        list[RowName] | None, typer.Option(help="Only this model; may be repeated. fm: trained with forces.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model: seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings per model: seeds 0, 1, ...")] = 1,
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes through the data; by default 10, as in the paper.")
     ] = None,
@@ -45,8 +42,8 @@ def table1(
         bool,
         typer.Option(
             "--published",
-            help="As published, not by our recipe: bins as narrow as 1e-6, no start from marginals, no "
-            "clipping, no average, no warm-up.",
+            help="Train as published instead of by our recipe: bins as narrow as 1e-6, no start from "
+            "marginals, no clipping, no averaging, no warm-up.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the table.")] = Path("runs/table1"),
@@ -54,11 +51,11 @@ def table1(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train the paper's flows of alanine dipeptide and put them beside its Table 1.
+    """Train the paper's flows on alanine dipeptide and compare them with its Table 1.
 
-    Each model is judged on frames that were held back. Run again, it goes on where it stopped; the table
-    shows everything finished in the folder. A training that cannot be kept stable is noted as diverged; to
-    try it again, remove its folder.
+    Each model is evaluated on frames it was not trained on. If the command is stopped, run it again to
+    continue. The table shows everything that is finished in the folder. A training that becomes unstable is
+    marked as diverged; to try it again, remove its folder.
 
     Examples:
         knotflow reproduce table1 --data data/ala2.h5
@@ -73,6 +70,7 @@ def table1(
             "simulate --out FILE.h5` or with `knotflow import`."
         )
     need("Table 1", *MODULES)
+    from knotflow.files import read_json
     from knotflow.paper import table1 as experiment
     from knotflow.paper import table1_report as report
 
@@ -80,14 +78,14 @@ def table1(
     work = experiment.SCALES[scale.value]
     if epochs is not None:
         work = replace(work, epochs=epochs)
-    with stoppable(output), kept(ctx, out / "table1.toml"):
+    with working(output) as progress, kept(ctx, out / "table1.toml"):
         results = experiment.run(
             data,
             out,
             work,
             experiment.tasks([row.value for row in rows or list(RowName)], seeds, published=published),
             say=output.tell,
-            progress=not quiet,
+            progress=progress,
         )
     written = report.write_report(
         out, results, {"scale": scale.value, "epochs": work.epochs, "data": data.name}
@@ -95,13 +93,12 @@ def table1(
     table = Table(
         *(report.COLUMNS[i] for i in report.BRIEF), title=f"Table 1, {work.epochs:g} epochs of {data.name}"
     )
-    for column in table.columns[2:]:
-        column.justify = "right"
+    align_right(table, slice(2, None))
     for line in report.table(results):
         cells = line.cells()
         table.add_row(*(cells[i] for i in report.BRIEF), end_section=line.trained == "paper")
-    output.document(json.loads((out / "table1.json").read_text()))
+    output.document(read_json(out / "table1.json"))
     output.show(table)
     for note in report.NOTES:
         output.say(note)
-    output.say(f"All of it: {', '.join(map(str, written))}")
+    output.say(f"Results: {', '.join(map(str, written))}")

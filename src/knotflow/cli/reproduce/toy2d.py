@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 
 from knotflow.cli.model import TransformName
+from knotflow.cli.options import ScaleName, SeedOption, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
-from knotflow.cli.reproduce.common import ScaleName, stoppable
+from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import need
 
@@ -35,12 +36,12 @@ def toy2d(
     scale: Annotated[
         ScaleName,
         typer.Option(
-            help="smoke: seconds, only to see that all works; small: minutes; paper: 8,000 steps each."
+            help="smoke: seconds, to see that it works; small: minutes; paper: 8,000 steps per training."
         ),
     ] = ScaleName.small,
     preset: Annotated[
         Preset,
-        typer.Option(help="paper: four couplings for each transform; best: our own flow, as one more row."),
+        typer.Option(help="paper: four couplings for each transform; best: our own flow, in a further row."),
     ] = Preset.paper,
     model: Annotated[
         list[TransformName] | None, typer.Option(help="Only this transform; may be repeated.")
@@ -48,17 +49,16 @@ def toy2d(
     domain: Annotated[
         list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; by default runs/toy2d-SCALE.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and training.")] = 0,
+    out: Annotated[Path | None, results_option("toy2d")] = None,
+    seed: SeedOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train B-spline, RQ-spline and smooth flows on rings: figures 1, 2 and 5, and exact errors.
 
-    Run again, it goes on where it stopped; table and page show everything finished in the folder.
+    If it is stopped, the same command continues. Table and page show everything that is finished in the
+    folder.
 
     Examples:
         knotflow reproduce toy2d --scale smoke
@@ -69,14 +69,13 @@ def toy2d(
     """
     need("the rings", "plot", "train")
     from knotflow.paper import toy2d as experiment
-    from knotflow.paper import toy2d_report as report
 
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
     folder = out or Path("runs") / f"toy2d-{scale.value}"
     models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
     output = Output(as_json=as_json, quiet=quiet)
-    with stoppable(output), kept(ctx, folder / "toy2d.toml"):
+    with working(output) as progress, kept(ctx, folder / "toy2d.toml"):
         for where in domain or list(DomainName):
             for which in models:
                 experiment.run_scenario(
@@ -86,13 +85,13 @@ def toy2d(
                     folder / f"{which}-{where.value}",
                     seed=seed,
                     say=output.tell,
-                    progress=not quiet,
+                    progress=progress,
                 )
-    page = report.write_report(folder, scale.value)
-    table = Table(*(report.COLUMNS[i] for i in report.BRIEF), title=f"rings, scale {scale.value}")
+    page = experiment.write_report(folder, scale.value)
+    table = Table(*(experiment.COLUMNS[i] for i in experiment.BRIEF), title=f"rings, scale {scale.value}")
     results = experiment.read_results(folder)
-    for row in report.rows(results):
-        table.add_row(*(str(row[i]) for i in report.BRIEF))
+    for row in experiment.rows(results):
+        table.add_row(*(str(row[i]) for i in experiment.BRIEF))
     output.document({"page": page, "results": results})
     output.show(table)
     output.say(f"Figures, table and explanations: {page}")

@@ -1,6 +1,5 @@
-"""Pictures of fields, maps and curves: what is drawn, on which scales."""
+"""Pictures of densities and forces: what is drawn, on which scales."""
 
-import io
 import sys
 from dataclasses import replace
 
@@ -9,14 +8,8 @@ import pytest
 import torch
 
 from knotflow.energies import Rings
-from knotflow.report import plots
-from knotflow.report.density_plots import (
-    AccumulationPanel,
-    FieldPanel,
-    draw_accumulation,
-    draw_curves,
-    draw_fields,
-)
+from knotflow.report.field_plots import FieldPanel, draw_fields
+from knotflow.report.figures import png
 
 
 def rings(n: int = 48) -> FieldPanel:
@@ -24,18 +17,6 @@ def rings(n: int = 48) -> FieldPanel:
     x = torch.stack(torch.meshgrid(side, side, indexing="ij"), dim=-1)
     density = torch.exp(-Rings().energy(x))
     return FieldPanel("truth", (density / density.mean()).numpy(), Rings().force(x).numpy())
-
-
-def accumulation(maps: int = 5) -> AccumulationPanel:
-    x = np.linspace(0, 1, 101)
-    powers = np.linspace(1, 3, maps)[:, None]
-    return AccumulationPanel("maps", x, x**powers, powers * np.maximum(x, 1e-3) ** (powers - 1))
-
-
-def png(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
 
 
 def test_fields_share_the_scales_of_the_truth() -> None:
@@ -120,78 +101,12 @@ def test_a_truth_without_scale_is_refused(value: float) -> None:
             draw_fields([changed, truth])
 
 
-@pytest.mark.parametrize("draw", [draw_fields, draw_accumulation, draw_curves, plots.draw_maps])
-def test_nothing_to_draw_is_refused(draw) -> None:
-    with pytest.raises(ValueError, match=r"at least one (panel|curve), got none"):
-        draw({})
-
-
-def test_accumulation_lays_thin_lines_over_each_other() -> None:
-    few, many = accumulation(5), accumulation(200)
-    figure = draw_accumulation([few, many])
-    maps, slopes = figure.axes[:2], figure.axes[2:]
-    assert [len(axis.lines) for axis in maps] == [5 + 1, 200 + 1]  # and the identity
-    assert {axis.get_yscale() for axis in slopes} == {"log"}
-    assert {axis.get_box_aspect() for axis in figure.axes} == {1}
-    assert slopes[0].get_ylim() == slopes[1].get_ylim()
-    assert slopes[0].get_ylim()[0] < few.slopes.min() and slopes[0].get_ylim()[1] > few.slopes.max()
-    assert maps[0].get_ylim() == (0, 1)
-    assert draw_accumulation([few]).axes[0].lines[0].get_alpha() > maps[0].lines[0].get_alpha()
-    assert png(figure)
-
-
-def test_lines_are_broken_at_the_seam_of_a_circle() -> None:
-    x = np.linspace(0, 1, 11)
-    y = np.stack([x, (x + 0.35) % 1.0])
-    lines = draw_accumulation([AccumulationPanel("circle", x, y, np.ones_like(y))]).axes[0].lines
-    assert np.isfinite(lines[0].get_ydata()).all()
-    np.testing.assert_array_equal(np.flatnonzero(np.isnan(lines[1].get_ydata())), [6])
-
-
-@pytest.mark.parametrize(("y", "slopes"), [((5,), (5,)), ((2, 4), (2, 4)), ((2, 5), (3, 5))])
-def test_wrong_shapes_of_maps_are_refused(y, slopes) -> None:
-    with pytest.raises(ValueError, match=r"'bad' needs x of shape .* give one row for each map"):
-        plots.MapPanel("bad", np.ones(5), np.ones(y), np.ones(slopes))
-
-
-def test_curves_pair_points_with_lines() -> None:
-    steps = np.arange(100)
-    figure = draw_curves(
-        {"a": (steps, -np.sqrt(steps)), "b": (steps, 1.0 - steps)}, {"a": (steps[::10], 0.1 * steps[::10])}
-    )
-    axis = figure.axes[0]
-    assert axis.get_yscale() == "linear"
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["a", "b"]
-    points, line, other = axis.lines
-    assert points.get_color() == line.get_color() != other.get_color()
-    assert points.get_marker() not in ("", "None")
-    assert line.get_alpha() < 1
-
-
-@pytest.mark.parametrize(
-    ("values", "log", "expected"),
-    [
-        ([1e3, 1e2, 1.0], None, "log"),
-        ([3.0, 2.0, 1.0], None, "linear"),
-        ([1e3, 1.0, -1.0], None, "linear"),
-        ([1e3, np.nan, 1.0], None, "log"),
-        ([3.0, 2.0, 1.0], True, "log"),
-        ([1e3, 1e2, 1.0], False, "linear"),
-    ],
-)
-def test_the_axis_of_curves_fits_the_values(values, log, expected) -> None:
-    figure = draw_curves({"loss": (np.arange(3), np.array(values))}, label="loss", log=log)
-    assert figure.axes[0].get_yscale() == expected
-    assert figure.axes[0].get_ylabel() == "loss"
-
-
-def test_curves_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'a' needs as many values as steps.*\(3,\) and \(4,\)"):
-        draw_curves({"a": (np.arange(3), np.ones(4))})
+def test_nothing_to_draw_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one panel, got none"):
+        draw_fields([])
 
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    for draw, data in ((draw_fields, [rings(8)]), (draw_accumulation, [accumulation()])):
-        with pytest.raises(ModuleNotFoundError, match=r"pictures need matplotlib.*knotflow\[plot\]"):
-            draw(data)
+    with pytest.raises(ModuleNotFoundError, match=r"pictures need matplotlib.*knotflow\[plot\]"):
+        draw_fields([rings(8)])

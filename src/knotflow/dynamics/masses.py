@@ -1,9 +1,8 @@
-r"""What moves: masses, the unit of energy, and which motion counts as heat; bonds that hold it together."""
+"""The masses that move, and which of their motion counts as heat."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,26 +16,26 @@ from knotflow.molecules.units import thermal_energy
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
-    r"""Masses of what moves, with kinetic energies in kT.
+class Masses:
+    r"""Masses at a temperature: velocities, kinetic energies in kT, degrees of freedom.
 
     Units are nm, ps and amu, so $m v^2$ is in kJ/mol, and ``kT`` in kJ/mol turns reduced forces (kT/nm) into
     accelerations $\frac{kT}{m} f$ in nm/ps². With unit masses and ``kT`` = 1 units are reduced.
 
-    If nothing acts on the body as a whole (``free``), its centre of mass stands still and there are three
+    If no outside force acts (``free``), the centre of mass stands still and there are three
     degrees of freedom less. Velocities are then drawn from the Maxwell-Boltzmann distribution *given* a
     total momentum of zero. That is: draw all of them, and take the velocity of the centre of mass away,
     which is a projection, orthogonal in $\sum m v^2$. Rotations stay: they carry $kT/2$ like other motions.
 
     Args:
-        masses: broadcast against one point: (atoms, 1) amu, or (d,).
+        values: of the masses, broadcast against one point: (atoms, 1) amu, or (d,).
         shape: of one point: (atoms, 3), or (d,).
         temperature: in K; 1 in reduced units.
         kT: in kJ/mol; 1 in reduced units.
         free: whether the centre of mass stands still; axis -2 is that of the atoms.
     """
 
-    masses: Tensor
+    values: Tensor
     shape: tuple[int, ...]
     temperature: float
     kT: float  # noqa: N815
@@ -67,7 +66,7 @@ class Body:
 
     def kinetic_energy(self, v: Tensor) -> Tensor:
         r"""$\frac{1}{2kT} \sum m v^2$ in kT: velocities (replicas, ...) to (replicas,)."""
-        return 0.5 / self.kT * (self.masses.to(v) * v.square()).flatten(1).sum(1)
+        return 0.5 / self.kT * (self.values.to(v) * v.square()).flatten(1).sum(1)
 
     def kinetic_temperature(self, v: Tensor) -> Tensor:
         """Temperature of the motion in K, shape (replicas,)."""
@@ -79,45 +78,11 @@ class Body:
         """Maxwell-Boltzmann velocities (replicas, ...) in nm/ps."""
         device = None if generator is None else generator.device
         noise = torch.randn(replicas, *self.shape, generator=generator, dtype=dtype, device=device)
-        return self.at_rest((self.kT / self.masses.to(noise)).sqrt() * noise)
+        return self.at_rest((self.kT / self.values.to(noise)).sqrt() * noise)
 
     def at_rest(self, v: Tensor) -> Tensor:
         """Velocities less that of the centre of mass, if that is to stand still."""
         if not self.free:
             return v
-        weights = (self.masses / self.masses.sum()).to(v)
+        weights = (self.values / self.values.sum()).to(v)
         return v - (weights * v).sum(-2, keepdim=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Bonds:
-    r"""Bonds of a molecule, and how far from their lengths they may get before they count as broken.
-
-    Args:
-        pairs: the two atoms of each bond.
-        lengths: in nm, (bonds,).
-        strain: a bond longer than so many times its length, or shorter than its length divided by that, is
-            broken; a factor above 1, infinity: never.
-    """
-
-    pairs: Sequence[tuple[int, int]]
-    lengths: Tensor
-    strain: float = 1.5
-
-    @classmethod
-    def of(cls, system: MolecularSystem, strain: float = 1.5) -> Self:
-        """All chemical bonds, with their lengths in the energy-minimised structure."""
-        i, j = torch.tensor(system.bonds).T
-        x = torch.as_tensor(system.positions)
-        return cls(tuple(system.bonds), (x[i] - x[j]).square().sum(-1).sqrt(), strain)
-
-    def largest_strain(self, x: Tensor) -> Tensor:
-        """The largest factor between a bond and its length, for positions (..., atoms, 3): shape (...)."""
-        i, j = torch.tensor(self.pairs, device=x.device).T
-        lengths = (x[..., i, :] - x[..., j, :]).square().sum(-1).sqrt()
-        ratio = lengths / self.lengths.to(x)
-        return torch.maximum(ratio, 1 / ratio).amax(-1)
-
-    def broken(self, x: Tensor) -> Tensor:
-        """Where a bond is broken, shape (...)."""
-        return self.largest_strain(x) > self.strain

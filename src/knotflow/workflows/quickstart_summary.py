@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from knotflow.dynamics.protocol import DRIFT
+from knotflow.files import read_json
 from knotflow.report.verdicts import Level, judge
-from knotflow.simulation.summary import Average, summarise
-from knotflow.workflows.quickstart_job import Quickstart
+from knotflow.simulation.summary import summarise
+from knotflow.statistics.estimates import Estimate
+from knotflow.workflows.quickstart import Quickstart
 
 AGREE: Final = 2.0
 """Standard errors up to which two numbers count as equal."""
@@ -25,25 +26,23 @@ class Facts:
     """What the evaluation wrote."""
     drift: Mapping[str, Any]
     """What the dynamics wrote."""
-    simulated: Average
+    simulated: Estimate
     """F(phi > 0) - F(phi < 0) in kT of all frames; infinite if only one side was visited."""
 
 
 def facts(job: Quickstart) -> Facts:
     """Read them from the files."""
     (left,) = summarise(job.data).left_handed.values()
-    metrics, drift = (
-        json.loads(file.read_text(encoding="utf-8")) for file in (job.metrics, job.motion / DRIFT)
-    )
+    metrics, drift = (read_json(file) for file in (job.metrics, job.dynamics_folder / DRIFT))
     return Facts(metrics, drift, side_difference(left))
 
 
-def side_difference(left: Average) -> Average:
+def side_difference(left: Estimate) -> Estimate:
     r"""F(phi > 0) - F(phi < 0) in kT from the fraction p of phi > 0: $\log((1 - p)/p)$."""
-    p = left.mean
+    p = left.value
     if not 0 < p < 1:
-        return Average(math.inf if p <= 0 else -math.inf, math.nan)
-    return Average(math.log((1 - p) / p), left.error / (p * (1 - p)))
+        return Estimate(math.inf if p <= 0 else -math.inf, math.nan)
+    return Estimate(math.log((1 - p) / p), left.error / (p * (1 - p)))
 
 
 def lines(job: Quickstart, found: Facts) -> dict[str, str]:
@@ -54,8 +53,8 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
     weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
     if weights.level is Level.POOR:
         worth = f"{worth}; {weights.sentence}"
-    force = _average(found.metrics["measures"], "force_error_1e4")
-    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.mean) else "not known"
+    force = Estimate.read(found.metrics["measures"].get("force_error_1e4", {}))
+    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else "not known"
     whole, production = drift["replicas"] - drift["broken"], drift["about"]["config"]["production"]
     return {
         "Learned": f"the Boltzmann distribution of alanine dipeptide at {about['temperature']:g} K, from "
@@ -72,20 +71,13 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
 def _free_energy(found: Facts) -> str:
     """F(phi > 0) - F(phi < 0) by weighted samples, and by the simulation."""
     residue: Mapping[str, Any] = next(iter(found.metrics["residues"].values()), {})
-    ours, theirs = _average(residue, "side_difference_reweighted"), found.simulated
+    ours, theirs = Estimate.read(residue.get("side_difference_reweighted", {})), found.simulated
     name = "F(phi>0) - F(phi<0)"
-    if not math.isfinite(theirs.mean):
+    if not math.isfinite(theirs.value):
         return f"{name} is not known, as the simulation never changed sides"
-    if not math.isfinite(ours.mean):
+    if not math.isfinite(ours.value):
         return f"{name} is {theirs} kT in the simulation, and not known from samples"
     spread = math.hypot(*(0.0 if math.isnan(part.error) else part.error for part in (ours, theirs)))
-    near = abs(ours.mean - theirs.mean) <= AGREE * spread
+    near = abs(ours.value - theirs.value) <= AGREE * spread
     verdict = "within error bars" if near else "more apart than error bars explain"
     return f"{name} is {ours} kT reweighted, {theirs} kT in the simulation, {verdict}"
-
-
-def _average(measures: Mapping[str, Any], key: str) -> Average:
-    """Value and error of a measure; NaN for what is missing or, as JSON has it, null."""
-    found = (measures.get(key, {}).get(part) for part in ("value", "error"))
-    value, error = (math.nan if number is None else float(number) for number in found)
-    return Average(value, error)

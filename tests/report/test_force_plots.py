@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from knotflow.report.force_columns import ForceColumn, draw_force_columns, reach_of
+from knotflow.report.figures import png
+from knotflow.report.force_plots import ForceColumn, draw_force_columns, draw_forces, reach_of
 
 
 def column(title: str = "B-spline", scale: float = 1.0, clash: float = 1e9) -> ForceColumn:
@@ -45,3 +46,17 @@ def test_without_forces() -> None:
     assert not figure.axes[0].texts
     with pytest.raises(ValueError, match="at least one flow"):
         draw_force_columns([])
+
+
+def test_forces_count_components() -> None:
+    true = np.random.default_rng(0).normal(0, 100, (20, 4, 3))
+    axis = draw_forces("on data", true, true).axes[0]
+    assert axis.collections[0].get_array().sum() == (np.abs(true) <= axis.get_xlim()[1]).sum() > 200
+    huge = draw_forces("on samples", true * 1e12, true).axes[0]
+    assert huge.get_xlim()[1] == 5000
+    assert draw_forces("none", true[:0], true[:0]).axes[0].get_title() == "none"
+
+
+def test_a_png_is_a_png() -> None:
+    figure = draw_forces("none", np.zeros((0, 1, 3)), np.zeros((0, 1, 3)))
+    assert png(figure).startswith(b"\x89PNG\r\n\x1a\n")

@@ -1,22 +1,19 @@
-"""Pictures of densities, forces, learned maps and training: figures 1, 2 and 5 of Hong & Chun (2023)."""
+"""Pictures of densities and their forces on the unit square: figures 1 and 5 of Hong & Chun (2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.report.plots import MapPanel, check_some, draw_maps, new_figure
+from knotflow.report.figures import check_some, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Curve = tuple[NDArray[Any], NDArray[np.float64]]
-"""Steps and the values at these steps, both of shape (points,)."""
 
 ARROWS: Final = 12
 """Arrows along a side of a force field."""
@@ -34,10 +31,6 @@ NEGLIGIBLE: Final = 1e-2
 """Densities below this fraction of the maximum have no say in the range of the forces."""
 DECADES: Final = 2
 """Decades of force that colours tell apart: enough for its zeros on crests, few enough to see jumps."""
-DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
-MARKERS: Final = "os^Dv"
-COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "black")
-"""Told apart by most colour-blind readers (Okabe & Ito); dashes and markers do in black and white."""
 
 
 @dataclass(frozen=True)
@@ -105,106 +98,6 @@ def draw_fields(panels: Sequence[FieldPanel], caption: str | None = None) -> Fig
     return figure
 
 
-AccumulationPanel = MapPanel
-"""Maps of [0, 1] to be laid over each other; they need no marks."""
-
-
-def draw_accumulation(panels: Sequence[MapPanel]) -> Figure:
-    """Draw many maps of [0, 1] over each other (above), and their slopes (below), a column for each panel.
-
-    The lines are thin and translucent: where many maps go, it gets dark. An image of a circle may pass the
-    seam, from 1 to 0; its line is broken there.
-
-    Raises:
-        ValueError: if there is no panel.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
-    """
-    most = max((len(panel.y) for panel in panels), default=1)
-    figure = draw_maps(
-        [replace(panel, y=_broken_at_seam(panel.y)) for panel in panels],
-        line_width=0.7,
-        alpha=float(np.clip(20 / most, 0.1, 0.8)),
-        color=COLORS[0],
-    )
-    figure.set_size_inches(3.3 * len(panels) + 0.3, 6.5)
-    for axis in figure.axes:
-        axis.set_box_aspect(1)
-        axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-    above, below = figure.axes[: len(panels)], figure.axes[len(panels) :]
-    for axis in above:
-        axis.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-        axis.margins(y=0)
-    for axis in below[1:]:
-        axis.sharey(below[0])
-    below[0].autoscale(axis="y")
-    for axis in below:
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("")
-    return figure
-
-
-def draw_curves(
-    curves: Mapping[str, Curve],
-    points: Mapping[str, Curve] | None = None,
-    *,
-    label: str = "negative log-likelihood",
-    log: bool | None = None,
-) -> Figure:
-    """Draw training curves in one axis.
-
-    Args:
-        curves: Steps and values by the name in the legend.
-        points: Values measured now and then, such as validation losses, drawn with markers. A curve of the
-            same name, such as its noisy training loss, goes pale in the same colour behind them.
-        label: What the values are.
-        log: Whether their axis is logarithmic. If missing, it is when all values are positive and
-            span more than two decades.
-
-    Raises:
-        ValueError: if there is nothing to draw, or steps and values do not pair up.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
-    """
-    points = points or {}
-    for name, (steps, values) in (*curves.items(), *points.items()):
-        if np.ndim(steps) != 1 or np.shape(steps) != np.shape(values):
-            raise ValueError(
-                f"curve {name!r} needs as many values as steps, both of shape (points,), got shapes "
-                f"{np.shape(steps)} and {np.shape(values)}; give one value for each step."
-            )
-    names = list(dict.fromkeys((*curves, *points)))
-    check_some("curve", names)
-    figure = new_figure(6.4, 3.8)
-    axis = figure.subplots()
-    for i, name in enumerate(names):
-        color, dash, marker = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
-        if name in points:
-            every = max(1, len(points[name][0]) // 20)
-            axis.plot(
-                *points[name],
-                color=color,
-                linewidth=1.2,
-                marker=marker,
-                markersize=4.5,
-                markevery=every,
-                label=name,
-            )
-        if name in curves and name in points:
-            axis.plot(*curves[name], color=color, linewidth=0.7, alpha=0.4, zorder=1)
-        elif name in curves:
-            axis.plot(*curves[name], color=color, linewidth=1.2, linestyle=dash, label=name)
-    if log is None:
-        values = np.concatenate([curve[1] for curve in (*curves.values(), *points.values())])
-        values = values[np.isfinite(values)]
-        log = values.size > 0 and bool(values.min() > 0) and bool(values.max() > 100 * values.min())
-    axis.set_yscale("log" if log else "linear")
-    axis.set_xlabel("step")
-    axis.set_ylabel(label)
-    axis.margins(x=0.01)
-    axis.grid(visible=True, color="0.92")
-    axis.legend(frameon=False, fontsize=9, handlelength=3)
-    return figure
-
-
 def _scales(truth: FieldPanel) -> tuple[float, float, float]:
     """The maximum of a density, and the least and greatest magnitude of the force to tell apart."""
     density = np.where(np.isfinite(truth.density), truth.density, 0.0)
@@ -239,9 +132,3 @@ def _draw_arrows(axis: Axes, force: NDArray[np.float64]) -> None:
     i, j, length = i[known], j[known], length[known]
     u, v = (force[i, j] / length[:, None]).T
     axis.quiver((i + 0.5) / n, (j + 0.5) / n, u, v, scale=1.6 * count, **ARROW_STYLE)
-
-
-def _broken_at_seam(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Images with a NaN before each fall by more than a half, which a monotone map has at the seam only."""
-    falls = np.diff(y, axis=-1, append=y[:, -1:]) < -0.5
-    return np.where(falls, np.nan, y)

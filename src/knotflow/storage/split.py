@@ -1,0 +1,86 @@
+"""Which rows of a trajectory training does not see: chosen once, noted in the model, found again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from knotflow.config import Config
+
+BLOCKS = 10
+"""One part in so many is held back for validation."""
+
+Bools = NDArray[np.bool_]
+Rows = Annotated[tuple[int, int], Field(strict=False)]
+"""First row, and the row after the last."""
+
+
+class Split(Config):
+    """Which rows of a trajectory are held back."""
+
+    file: str
+    frames: int
+    kind: Literal["replica", "time"]
+    validation: Annotated[tuple[Rows, ...], Field(strict=False)]
+    """Stretches of rows."""
+
+    @classmethod
+    def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
+        """Every tenth replica or, if there are fewer than ten, every tenth part of the time of each."""
+        numbers, place = np.unique(replica, return_inverse=True)
+        if len(numbers) >= BLOCKS:
+            kind: Literal["replica", "time"] = "replica"
+            mask = place % BLOCKS == BLOCKS - 1
+        else:
+            kind, mask = "time", np.zeros(len(replica), dtype=bool)
+            for number in range(len(numbers)):
+                rows = np.flatnonzero(place == number)
+                parts = np.array_split(rows, 2 * BLOCKS)
+                mask[np.concatenate(parts[BLOCKS - 1 :: BLOCKS])] = True
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+        ranges = tuple((int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
+        return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
+
+    def mask(self) -> Bools:
+        """True for rows that are held back, shape ``(frames,)``."""
+        return _mask(self.validation, self.frames)
+
+
+def held_out(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -> Bools | None:
+    """Which rows of a file training did not see: True for those held back, shape ``(n_frames,)``.
+
+    Args:
+        split: The note ``split`` of a model, as `Split.plain` gives it.
+        path: The file.
+        n_frames: How many frames it has.
+
+    Returns:
+        None if the model was not trained on a file of this name and length, or nothing was held back.
+
+    Raises:
+        ValueError: if the split is damaged.
+    """
+    if not split or split.get("file") != Path(path).name or split.get("frames") != n_frames:
+        return None
+    try:
+        mask = _mask(split["validation"], n_frames)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"the split noted in the model is damaged: expected rows of {n_frames} frames as pairs [first, "
+            f"after last], got {split.get('validation')!r}; evaluate on all frames."
+        ) from None
+    return mask if mask.any() else None
+
+
+def _mask(stretches: Iterable[tuple[int, int]], n_frames: int) -> Bools:
+    mask = np.zeros(n_frames, dtype=bool)
+    for first, last in stretches:
+        if not 0 <= first <= last <= n_frames:
+            raise ValueError(f"expected rows from 0 to {n_frames}, got {first} to {last}.")
+        mask[first:last] = True
+    return mask
