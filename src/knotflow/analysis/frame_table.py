@@ -232,15 +232,16 @@ def observe_data(
             chosen = torch.zeros(len(x), dtype=torch.bool)
             chosen[-done % stride :: stride] = True
             force, _ = _flow_force(generator, x, inside.cpu() & chosen)
-        columns: dict[str, Any] = {
-            "log_prob": log_prob,
-            "paper_log_prob": paper,
-            "energy": u,
-            "round_trip": np.full(len(x), np.nan),
-            "replica": frames.replica,
-        }
-        true = frames.forces / system.kT
-        parts.append(_table(generator, system, x, q, true, force, kept, done, **columns))
+        parts.append(
+            _table(
+                generator, system, x, q, frames.forces / system.kT, force, kept, done,
+                log_prob=log_prob,
+                paper_log_prob=paper,
+                energy=u,
+                round_trip=np.full(len(x), np.nan),
+                replica=frames.replica,
+            )
+        )  # fmt: skip
         done += len(x)
     progress("data: densities and forces", done, total)
     return _joined(parts)
@@ -269,14 +270,16 @@ def observe_samples(
             u, true = energy.energy_and_force(x)
         with clock("forces of the flow"):
             force, again = _flow_force(generator, x, _inside(generator, q).cpu())
-        columns: dict[str, Any] = {
-            "log_prob": log_prob,
-            "paper_log_prob": paper,
-            "energy": u,
-            "round_trip": again - _array(log_prob),
-            "replica": np.zeros(len(x), dtype=np.int32),
-        }
-        parts.append(_table(generator, system, x, q, _array(true), force, kept, done, **columns))
+        parts.append(
+            _table(
+                generator, system, x, q, _array(true), force, kept, done,
+                log_prob=log_prob,
+                paper_log_prob=paper,
+                energy=u,
+                round_trip=again - _array(log_prob),
+                replica=np.zeros(len(x), dtype=np.int32),
+            )
+        )  # fmt: skip
     progress("samples: positions, energies and forces", n, n)
     return _joined(parts)
 

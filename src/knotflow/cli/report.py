@@ -34,7 +34,8 @@ def report(
     """Write one page on a Boltzmann generator: verdicts, pictures, structures to turn, all numbers.
 
     The page is a single file that needs no network. Numbers are those of metrics.json beside the model, if
-    they are of this model and of DATA; otherwise the model is evaluated first, as by `knotflow evaluate`.
+    they are of this model, DATA, --samples and --seed; otherwise the model is evaluated first, as by
+    `knotflow evaluate`.
     Without DATA the trajectory of the training is looked for in the working folder, near the model, and in
     folders called data there; if there is none, the page has what samples alone can tell.
 
