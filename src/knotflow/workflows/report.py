@@ -90,7 +90,7 @@ def write_report(
         metrics, frames = json.loads(file.read_text(encoding="utf-8")), None
         if data is not None:
             selected, _ = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)
-            frames = observe_data(generator, data, energy, only_kept(selected), progress)
+            frames = observe_data(generator, data, energy, only_kept(selected, generator.n_atoms), progress)
         drawn = observe_samples(generator, energy, samples, seed, progress)
     else:
         found = evaluate(generator, data, energy, split=split, samples=samples, seed=seed, progress=progress)
