@@ -79,7 +79,7 @@ def run(model: Path, data: Path, file: Path, samples: int, *, progress: Progress
     info, generator = trajectory.open_info(data), BoltzmannGenerator.load(model)
     selected, _ = rows_to_judge_by(notes(model).get("split"), data, info.n_frames)
     with OpenMMEnergy(info.system) as energy:
-        frames = observe_data(generator, data, energy, only_kept(selected), progress)
+        frames = observe_data(generator, data, energy, only_kept(selected, generator.n_atoms), progress)
         drawn = observe_samples(generator, energy, samples, SEED, progress)
     found = ShownFrames(frames, drawn)
     save(found, file, about)
