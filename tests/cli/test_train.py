@@ -48,7 +48,7 @@ def test_help_teaches(run_here) -> None:
         "knotflow train --config runs/ala2/train.toml --out runs/again --seed 1",
         "Ctrl-C is safe, the same command goes on",
         "<best|quick|paper>",
-        "<bspline|rq|smooth>",
+        "<bspline|rq|bump>",
         "<bonds|paper>",
         "the flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--compile",

@@ -6,25 +6,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
 import knotflow
+from knotflow.transforms.families import FAMILIES, RENAMED
 
 if TYPE_CHECKING:
     from knotflow.energies import MolecularEnergy
     from knotflow.molecules import MolecularSystem
 
 
-class TransformName(StrEnum):
-    """A family of transforms."""
+class _Renamed(StrEnum):
+    """An enumeration that knows the names of earlier versions, which files of settings may have."""
 
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls(RENAMED[str(value)]) if value in RENAMED else None
 
 
+if TYPE_CHECKING:
+    TransformName = _Renamed
+else:
+    TransformName = _Renamed("TransformName", {name: name for name in FAMILIES})
+BSPLINE: Final = TransformName("bspline")
 MANY: Final = 500_000
 """Structures from which on the torch force field is worth the most of a minute that it takes to compile."""
 MODELS: Final = Path(knotflow.__file__).parent / "models"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knotflow.cli.model import TransformName
+from knotflow.cli.model import BSPLINE, TransformName
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.settings import ConfigOption, kept
 
@@ -50,9 +50,9 @@ def train(
     transform: Annotated[
         TransformName,
         typer.Option(help="Of torsions that turn; with --preset paper of all coordinates."),
-    ] = TransformName.bspline,
+    ] = BSPLINE,
     order: Annotated[int, typer.Option(min=3, help="Of B-splines; 4 is cubic: continuous forces.")] = 4,
-    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of smooth.")] = None,
+    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of bump.")] = None,
     forces: Annotated[
         bool | None,
         typer.Option(

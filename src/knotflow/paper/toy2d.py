@@ -100,7 +100,7 @@ def flow_config(model: str, domain: str, scale: Scale) -> FlowConfig:
             "min_height": floor,
             "min_slope": floor,
         },
-        "smooth": {"family": "smooth", "components": scale.bins, "min_slope": floor},
+        "smooth": {"family": "bump", "components": scale.bins, "min_slope": floor},
         "best": {"family": "bspline", "bins": scale.bins, "phase": True},
     }
     conditioner = {"hidden": [scale.hidden] * 2, "frequencies": 4 if model == "best" else 1}

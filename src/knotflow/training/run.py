@@ -18,8 +18,9 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from knotflow.errors import ConfigError
 from knotflow.files import write_atomically
-from knotflow.flows import Flow, load, save
+from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import LossConfig, TrainingConfig
 from knotflow.training.data import FlowData, check_data
@@ -241,6 +242,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(description, indent=2).encode())
         return
     found = json.loads(path.read_text())
+    with contextlib.suppress(ConfigError, KeyError):
+        found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
     wanted = json.loads(json.dumps(description))
     # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
     wanted["training"]["compile"] = found.get("training", {}).get("compile")

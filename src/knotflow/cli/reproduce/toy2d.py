@@ -9,11 +9,18 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from knotflow.cli.model import TransformName
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.reproduce.common import ScaleName, stoppable
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import need
+
+
+class ModelName(StrEnum):
+    """Transforms of the paper."""
+
+    bspline = "bspline"
+    rq = "rq"
+    smooth = "smooth"
 
 
 class DomainName(StrEnum):
@@ -43,7 +50,7 @@ def toy2d(
         typer.Option(help="paper: four couplings for each transform; best: our own flow, as one more row."),
     ] = Preset.paper,
     model: Annotated[
-        list[TransformName] | None, typer.Option(help="Only this transform; may be repeated.")
+        list[ModelName] | None, typer.Option(help="Only this transform; may be repeated.")
     ] = None,
     domain: Annotated[
         list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
@@ -74,7 +81,7 @@ def toy2d(
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
     folder = out or Path("runs") / f"toy2d-{scale.value}"
-    models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
+    models = ["best"] if preset is Preset.best else [m.value for m in model or list(ModelName)]
     output = Output(as_json=as_json, quiet=quiet)
     with stoppable(output), kept(ctx, folder / "toy2d.toml"):
         for where in domain or list(DomainName):
