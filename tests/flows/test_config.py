@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_a_family_is_its_own_configuration(family: kf.Transform) -> None:
     domains = [kf.Circle(0.0, 2.0), kf.Interval(-1, 1)]
     config = default_config(domains, transform=family)
     again = FlowConfig.parse(json.loads(json.dumps(config.plain())))
-    assert again == config and hash(again) == hash(config)
+    assert again == config == pickle.loads(pickle.dumps(config)) and hash(again) == hash(config)
     built = {f for coupling in again.build().couplings for f in coupling.transforms}
     assert built == {replace(family, domain=kf.Circle()), replace(family, domain=kf.Interval())}
 

@@ -58,6 +58,14 @@ class TransformConfig(Config):
         transform: Transform = kind(domain=domain, **options)
         return Chain([Affine(), transform]) if affine else transform
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Classes made from dataclasses have no place from which pickle could import them.
+        return _transform_config, (dict(self),)
+
+
+def _transform_config(table: dict[str, Any]) -> TransformConfig:
+    return FlowOptions.parse({"transform": table}).transform
+
 
 def _current(name: Any) -> Any:
     """The name that a family has now."""

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from knotflow.kernels.ops import SplineKernel, define, prepare
-from knotflow.transforms.affine import Affine
+from knotflow.kernels.ops import SplineKernel, prepare
 from knotflow.transforms.base import SlopeTransform, check_count
 from knotflow.transforms.basis import bernstein, evaluate, knot_value
-from knotflow.transforms.domains import UNIT, Circle, Domain, clip, number_of, numbered, with_value
+from knotflow.transforms.domains import UNIT, Circle, Domain, clip, number_of, with_value
 from knotflow.transforms.knots import (
     PARAMETRISATIONS,
     SLOPES,
@@ -252,6 +251,7 @@ def _kernel(spline: BSpline) -> SplineKernel | None:
         low=domain.low,
         high=domain.high,
         width_floor=least_share(choice.min_width, n_widths),
+        definition=spline.define_forward,
     )
     if isinstance(choice, Paper):
         kernel = kernel._replace(rise_floor=least_share(choice.min_rise, n_rises))
@@ -259,27 +259,6 @@ def _kernel(spline: BSpline) -> SplineKernel | None:
         kernel = kernel._replace(min_slope=choice.min_slope, max_slope=choice.max_slope)
     prepare()
     return kernel if kernel.exists else None
-
-
-def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """What a kernel computes, by torch functions."""
-    slopes = Slopes(kernel.width_floor, kernel.min_slope, kernel.max_slope)
-    parametrisation = Paper(kernel.width_floor, kernel.rise_floor) if kernel.parametrisation else slopes
-    spline = BSpline(
-        kernel.bins,
-        kernel.order,
-        numbered(kernel.domain, kernel.low, kernel.high),
-        parametrisation=parametrisation,
-        phase=bool(kernel.phase),
-    )
-    if not kernel.affine:
-        return spline.define_forward(x, raw)
-    moved, log_scale = Affine(math.exp(kernel.affine)).define_forward(x, raw[..., :2])
-    y, ladj = spline.define_forward(moved, raw[..., 2:])
-    return y, ladj + log_scale
-
-
-define(0, _define_forward)
 
 
 def _parametrisation(choice: str | Parametrisation) -> Parametrisation:

@@ -46,30 +46,34 @@ class Chain(Transform):
             domain=own[0],
             n_parameters=sum(f.n_parameters for f in parts),
             smoothness=min(f.smoothness for f in parts),
-            kernel=_kernel(parts),
         )
+        self._derive(kernel=self._kernel())
 
     def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(x, raw, forward=True)
+        return self._through(x, raw, "forward")
 
     def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(y, raw, forward=False)
+        return self._through(y, raw, "inverse")
 
     def split(self, raw: Tensor) -> list[tuple[Transform, Tensor]]:
         """Each part with its raw parameters."""
         return list(zip(self.parts, raw.split([f.n_parameters for f in self.parts], -1), strict=True))
 
-    def _through(self, x: Tensor, raw: Tensor, *, forward: bool) -> tuple[Tensor, Tensor]:
+    def _through(self, x: Tensor, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
         ladj = torch.zeros_like(x)
         steps = self.split(raw)
-        for f, part in steps if forward else reversed(steps):
-            x, more = f.forward(x, part) if forward else f.inverse(x, part)
+        for f, part in reversed(steps) if method == "inverse" else steps:
+            x, more = getattr(f, method)(x, part)
             ladj = ladj + more
         return x, ladj
 
+    def _kernel(self) -> Kernel | None:
+        """A chain of an affine map and a B-spline on a line has a kernel of its own."""
+        first, last = self.parts[0], self.parts[-1]
+        if len(self.parts) == 2 and isinstance(first, Affine) and isinstance(last.kernel, SplineKernel):
+            return last.kernel.after_affine(math.log(first.max_slope), self._by_definitions)
+        return None
 
-def _kernel(parts: Sequence[Transform]) -> Kernel | None:
-    """A chain of an affine map and a B-spline on a line has a kernel of its own."""
-    if len(parts) == 2 and isinstance(parts[0], Affine) and isinstance(parts[1].kernel, SplineKernel):
-        return parts[1].kernel.after_affine(math.log(parts[0].max_slope))
-    return None
+    def _by_definitions(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The map without kernels of its parts."""
+        return self._through(x, raw, "define_forward")

@@ -219,8 +219,3 @@ DOMAINS: Final[dict[str, type[Domain]]] = {"interval": Interval, "circle": Circl
 def number_of(domain: Domain) -> int:
     """Which domain it is, as the kernels count them."""
     return list(DOMAINS.values()).index(type(domain))
-
-
-def numbered(number: int, low: float, high: float) -> Domain:
-    """The domain of a number."""
-    return list(DOMAINS.values())[number](low, high)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from knotflow.kernels.ops import SplineKernel, define, prepare
+from knotflow.kernels.ops import SplineKernel, prepare
 from knotflow.transforms.base import SlopeTransform, check_count
-from knotflow.transforms.domains import UNIT, Circle, Domain, Line, clip, number_of, numbered, with_value
+from knotflow.transforms.domains import UNIT, Circle, Domain, Line, clip, number_of, with_value
 from knotflow.transforms.knots import check_floor, least_share, shares
 from knotflow.transforms.roots import attach_derivatives
 from knotflow.transforms.search import PrefixSums
@@ -111,22 +111,8 @@ def _kernel(f: RationalQuadratic) -> SplineKernel:
         width_floor=least_share(f.min_width, f.bins),
         rise_floor=least_share(f.min_height, f.bins),
         min_slope=f.min_slope,
+        definition=f.define_forward,
     )
-
-
-def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """What a kernel computes, by torch functions."""
-    family = RationalQuadratic(
-        kernel.bins,
-        numbered(kernel.domain, kernel.low, kernel.high),
-        min_width=kernel.width_floor,
-        min_height=kernel.rise_floor,
-        min_slope=kernel.min_slope,
-    )
-    return family.define_forward(x, raw)
-
-
-define(1, _define_forward)
 
 
 class _Spline(NamedTuple):
