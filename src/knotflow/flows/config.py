@@ -139,20 +139,14 @@ class CouplingConfig(Config):
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
         """The layer, with fresh weights, for coordinates on the given standard domains."""
         transforms = [self.transform.on(domains[i]) for i in self.transformed]
-        options = dict(self.conditioner)
-        networks = options.pop("networks")
-        read = [domains[i] for i in self.read]
+        options = {**dict(self.conditioner), "context": context}
+        networks, read = options.pop("networks"), [domains[i] for i in self.read]
+        conditioner: Conditioner | SeparateConditioners
         if len(networks) == 1:
-            outputs = sum(f.n_parameters for f in transforms)
-            return Coupling(
-                self.transformed,
-                transforms,
-                self.read,
-                Conditioner(read, outputs, context=context, **options),
-            )
-        sizes = Coupling.sizes(transforms)
-        separate = SeparateConditioners(read, sizes, networks, context=context, **options)
-        return Coupling(self.transformed, transforms, self.read, separate)
+            conditioner = Conditioner(read, sum(f.n_parameters for f in transforms), **options)
+        else:
+            conditioner = SeparateConditioners(read, Coupling.sizes(transforms), networks, **options)
+        return Coupling(self.transformed, transforms, self.read, conditioner)
 
 
 class FlowConfig(Config):

@@ -160,6 +160,8 @@ def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
 
 def _family(name: str, size: int | None, order: int, **more: Any) -> dict[str, Any]:
     """The configuration of a family of a size, with those of the other options that it has."""
+    if name not in FAMILIES:
+        raise ValueError(f"the families of transforms are {', '.join(FAMILIES)}; got {name!r}.")
     family = FAMILIES[name]
     if size is not None and family.size is None:
         raise ValueError(f"the family {name} has no bins or components to choose; leave it out, got {size}.")

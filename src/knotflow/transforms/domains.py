@@ -63,7 +63,7 @@ class Domain(ABC):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Between which points must lie; infinite if any number is a point, as but on an `Interval`."""
+        """Least and largest number that is a point of it: infinite, but not on an `Interval`."""
         return -math.inf, math.inf
 
     @abstractmethod
@@ -177,7 +177,7 @@ class RealLine(Domain):
 
 
 class Limits(NamedTuple):
-    """Between which coordinates must lie: the `bounds` of their domains. All of shape (coordinates,)."""
+    """Least and largest values of coordinates, the `bounds` of their domains; all of shape (coordinates,)."""
 
     low: Tensor
     high: Tensor
