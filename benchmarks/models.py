@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -29,6 +30,7 @@ from knotflow.molecules import MolecularSystem, ala2
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.training import NLL, Batch, ForceMatching, Mix
 from knotflow.training.molecules import FORCE_SHARE, cartesian_metric, standardised_metric
+from knotflow.transforms import SlopeTransform
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``(coordinates, scores) -> loss`` of one generator."""
@@ -104,20 +106,19 @@ def turning(system: MolecularSystem, coordinates: InternalCoordinates) -> list[i
 # ---- trivial maps
 
 
-class Trivial(kf.Transform):
+@dataclass(frozen=True)
+class Trivial(SlopeTransform):
     r"""The identity, said to have the log-slope $10^{-6} \sum_i \theta_i$ of its raw parameters.
 
     This is no honest density. But its score and the gradient of that go through all that gives the raw
     parameters, as with any other map, and it takes as many of them as the transform it stands in for.
     """
 
-    def __init__(self, instead: kf.Transform) -> None:
-        self.domain, self.n_parameters = instead.domain, instead.n_parameters
-        self.smoothness, self.kernel = math.inf, TrivialKernel()
-        self._instead = instead
+    instead: kf.Transform
 
-    def __repr__(self) -> str:
-        return f"Trivial({self._instead!r})"
+    def __post_init__(self) -> None:
+        self._derive(domain=self.instead.domain, n_parameters=self.instead.n_parameters)
+        self._derive(smoothness=math.inf, kernel=TrivialKernel())
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         return x, torch.exp(TINY * raw.sum(-1))
@@ -177,16 +178,16 @@ def _standard_domain(flow: Flow, i: int) -> kf.Domain:
     return kf.Circle() if isinstance(flow.domains[i], kf.Circle) else kf.Interval()
 
 
-class PeerSpline(kf.Transform):
+@dataclass(frozen=True)
+class PeerSpline(SlopeTransform):
     """A spline of another library, scaled to one of our standard domains."""
 
-    def __init__(self, candidate: Candidate, domain: kf.Domain) -> None:
-        self.candidate, self.domain = candidate, domain
-        self.n_parameters, self.smoothness = candidate.n_parameters, 1
-        self._stretch = candidate.length / domain.length
+    candidate: Candidate
+    domain: kf.Domain
 
-    def __repr__(self) -> str:
-        return f"PeerSpline({self.candidate.name}, {self.domain})"
+    def __post_init__(self) -> None:
+        self._derive(n_parameters=self.candidate.n_parameters, smoothness=1)
+        self._derive(_stretch=self.candidate.length / self.domain.length)
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         return self._through(self.candidate.forward, x, raw, 1)

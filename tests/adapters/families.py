@@ -4,14 +4,16 @@ import torch
 from torch.distributions import Distribution, Normal, Uniform
 
 import knotflow as kf
-from tests.transforms.registry import DOMAINS
+from tests.transforms.registry import DOMAINS, registered
 
 FAMILIES: dict[str, kf.Transform] = {
-    **{f"bspline-{name}": kf.BSpline(6, 4, domain) for name, domain in DOMAINS.items()},
+    **{
+        key.removesuffix("-n5"): f
+        for name in kf.transforms.FAMILIES
+        for key, f in registered(name, 5).items()
+    },
     **{f"bspline-paper-{name}": kf.BSpline(3, 5, d, parametrisation="paper") for name, d in DOMAINS.items()},
     "bspline-phase": kf.BSpline(5, 4, DOMAINS["circle"], phase=True),
-    **{f"rq-{name}": kf.RationalQuadratic(5, domain) for name, domain in DOMAINS.items()},
-    **{f"bump-{name}": kf.Bump(3, DOMAINS[name]) for name in ("interval", "circle")},
     "affine": kf.Affine(),
 }
 

@@ -126,6 +126,12 @@ def test_dashes_and_underscores(tmp_path: Path) -> None:
         assert load(COMMANDS["knotflow train"], file) == {"data": "a.h5", "reverse_kl": 2.0}
 
 
+def test_the_old_name_of_a_family_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('data = "a.h5"\ntransform = "smooth"')
+    assert load(COMMANDS["knotflow train"], file) == {"data": "a.h5", "transform": "bump"}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

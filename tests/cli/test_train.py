@@ -43,7 +43,7 @@ def test_help_teaches(run_here) -> None:
         "knotflow train --config runs/ala2/train.toml --out runs/again --seed 1",
         "You can stop with Ctrl-C; the same command continues.",
         "<best|quick|paper>",
-        "<bspline|rq|smooth>",
+        "<bspline|rq|bump>",
         "<bonds|paper>",
         "flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--compile",

@@ -84,9 +84,9 @@ def test_limits_are_made_once_for_each_dtype(monkeypatch) -> None:
     model, made = boxed_chain_generator(reach=6.0), []
     of = Limits.of
 
-    def counted(domains, like) -> Limits:
+    def counted(domains, like, **options) -> Limits:
         made.append(like.dtype)
-        return of(domains, like)
+        return of(domains, like, **options)
 
     monkeypatch.setattr(Limits, "of", counted)
     energy, x = FlowEnergy(model), exact_chain(3)

@@ -35,8 +35,8 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
     "interval-2d": lambda: kf.Flow.on([BOND, kf.Interval(-1.0, 2.0)], transform=SMALL, conditioner=NET),
     "circle-2d": lambda: kf.Flow.on([ANGLE, kf.Circle()], transform=SMALL, conditioner=NET),
     "rq-2d": lambda: kf.Flow.on([BOND, ANGLE], transform={"family": "rq", "bins": 5}, conditioner=NET),
-    "smooth-2d": lambda: kf.Flow.on(
-        [BOND, ANGLE], rounds=1, transform={"family": "smooth", "components": 3}, conditioner=NET
+    "bump-2d": lambda: kf.Flow.on(
+        [BOND, ANGLE], rounds=1, transform={"family": "bump", "components": 3}, conditioner=NET
     ),
     "paper-2d": lambda: kf.Flow.on(
         [BOND, ANGLE],
@@ -57,7 +57,7 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
     "networks-2d": lambda: kf.Flow.on(
         [BOND, ANGLE],
         rounds=1,
-        transform={"family": "smooth", "components": 3},
+        transform={"family": "bump", "components": 3},
         conditioner={"hidden": [8], "activation": "sin", "networks": [1, 1, 3]},
     ),
 }

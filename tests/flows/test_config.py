@@ -2,13 +2,16 @@
 
 import json
 import math
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import knotflow as kf
-from knotflow.flows import BSplineConfig, FlowConfig, default_config
+from knotflow.errors import ConfigError
+from knotflow.flows import FlowConfig, FlowOptions, default_config
 from knotflow.flows.conditioner import SeparateConditioners
 from knotflow.transforms import Chain
 from tests.flows.registry import context, make, points
@@ -20,7 +23,8 @@ DOMAINS = {"interval": kf.Interval(), "circle": kf.Circle(), "line": kf.Line()}
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("phase", [False, True])
 def test_phases_are_for_circles_and_affine_parts_for_lines(domain: str, affine: bool, phase: bool) -> None:
-    f = BSplineConfig(bins=5, order=5, affine=affine, phase=phase).build(DOMAINS[domain])
+    table = {"family": "bspline", "bins": 5, "order": 5, "affine": affine, "phase": phase}
+    f = FlowOptions.parse({"transform": table}).transform.on(DOMAINS[domain])
     assert f.domain == DOMAINS[domain]
     spline = f
     if affine and domain == "line":
@@ -50,7 +54,7 @@ def test_several_networks_are_separate_conditioners() -> None:
     config = default_config(
         [kf.Circle(), kf.Interval()],
         rounds=1,
-        transform={"family": "smooth", "components": 2},
+        transform={"family": "bump", "components": 2},
         conditioner={"hidden": [4], "networks": [1, 1, 3]},
     )
     flow = config.build()
@@ -73,10 +77,44 @@ def test_what_is_rebuilt_from_json_is_the_same_flow(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "family", [kf.BSpline(5, 3, parametrisation=kf.Paper(0.01)), kf.RationalQuadratic(4), kf.Bump(2)]
+)
+def test_a_family_is_its_own_configuration(family: kf.Transform) -> None:
+    domains = [kf.Circle(0.0, 2.0), kf.Interval(-1, 1)]
+    config = default_config(domains, transform=family)
+    again = FlowConfig.parse(json.loads(json.dumps(config.plain())))
+    assert again == config == pickle.loads(pickle.dumps(config)) and hash(again) == hash(config)
+    built = {f for coupling in again.build().couplings for f in coupling.transforms}
+    assert built == {replace(family, domain=kf.Circle()), replace(family, domain=kf.Interval())}
+
+
+def test_rotations_are_learned_on_circles_unless_a_family_says_no() -> None:
+    def phases(**options: Any) -> set[bool]:
+        flow = kf.Flow.on([kf.Circle(), kf.Interval(), kf.Circle()], **options)
+        pairs = [pair for c in flow.couplings for pair in zip(c.transformed, c.transforms, strict=True)]
+        assert not any(f.phase for i, f in pairs if i == 1)
+        return {f.phase for i, f in pairs if i != 1}
+
+    assert phases() == phases(transform="bspline") == phases(transform={"bins": 4}) == {True}
+    assert phases(transform={"phase": False}) == phases(transform=kf.BSpline(4)) == {False}
+
+
+@pytest.mark.parametrize(("key", "kind"), [("phase", "Circle"), ("affine", "Line")])
+def test_options_without_effect_are_refused(key: str, kind: str) -> None:
+    message = f"transform: {key} is for coordinates on a {kind}, and none of these is; leave it out"
+    with pytest.raises(ConfigError, match=message):
+        kf.Flow.on([kf.Interval()] * 2, transform={key: True})
+    plain = default_config([kf.Interval(), kf.Circle(), kf.Line()], transform={"phase": False}).plain()
+    plain["couplings"] = [{"transformed": [0], "read": [], "transform": {"family": "bspline", key: True}}]
+    with pytest.raises(ConfigError, match=f"couplings.0.{message}"):
+        FlowConfig.parse(plain)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"transform": {"affine": 1}}, r"transform\.affine: .*boolean, got 1"),
-        ({"transform": {"family": "rq", "affine": True}}, r"unknown key 'transform\.affine'"),
+        ({"transform": kf.Affine()}, r"transform: expected a table of keys and values, got Affine\("),
         ({"conditioner": {"networks": [1, 0]}}, r"conditioner\.networks\.1: .*got 0"),
         ({"conditioner": {"networks": 3}}, r"conditioner\.networks: .*tuple, got 3"),
     ],

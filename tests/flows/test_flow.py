@@ -145,6 +145,19 @@ def test_equal_transforms_share_a_call_and_others_do_not() -> None:
     assert len(strict._groups) == 2
 
 
+def test_a_subclass_is_not_taken_for_its_parent() -> None:
+    class Turned(kf.Affine):
+        def define_forward(self, x: torch.Tensor, raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return super().define_forward(x, -raw)
+
+    transforms = [kf.Affine(), Turned(), kf.Affine()]
+    coupling = kf.Coupling([0, 1, 2], transforms, [], kf.Conditioner([], 6))
+    with torch.no_grad():
+        coupling.conditioner.layers[0].weight[:] = 1.0
+    image, _ = coupling(torch.zeros(3))
+    assert image.tolist() == [1.0, -1.0, 1.0] and len(coupling._groups) == 2
+
+
 def test_raw_parameters_belong_to_their_coordinates() -> None:
     flow = make("by-hand-4d")
     coupling = flow.couplings[0]

@@ -19,7 +19,7 @@ from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.transforms import Chain
 from tests.molecules.molecules import frames, molecule
 
-PARAMETERS = {"bspline": 380_982, "rq": 285_497, "smooth": 314_456}
+PARAMETERS = {"bspline": 380_982, "rq": 285_497, "bump": 314_456}
 """Table 2 of the paper."""
 
 
@@ -84,7 +84,7 @@ def test_layers_of_the_paper(family: str) -> None:
     for coupling in flow.couplings:
         conditioner = coupling.conditioner
         networks = conditioner.parts if isinstance(conditioner, SeparateConditioners) else [conditioner]
-        assert len(networks) == (3 if family == "smooth" else 1)
+        assert len(networks) == (3 if family == "bump" else 1)
         for network in networks:
             assert [layer.out_features for layer in network.layers[:-1]] == [64, 64]
             assert network.activation is torch.sin
@@ -109,8 +109,8 @@ def test_floors_and_orders_of_the_paper() -> None:
     rq = paper_flow(paper_coordinates(), "rq").build().couplings[0].transforms[0]
     assert isinstance(rq, kf.RationalQuadratic)
     assert rq.min_width == rq.min_height == rq.min_slope == 1e-3
-    smooth = paper_flow(paper_coordinates(), "smooth").build().couplings[0].transforms[0]
-    assert isinstance(smooth, kf.Bump) and smooth.min_slope == 1e-6
+    bump = paper_flow(paper_coordinates(), "bump").build().couplings[0].transforms[0]
+    assert isinstance(bump, kf.Bump) and bump.min_slope == 1e-6
 
 
 def test_the_paper_needs_two_torsions() -> None:

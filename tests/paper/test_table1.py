@@ -16,7 +16,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.paper import table1
 from knotflow.paper.numbers import number
-from knotflow.paper.table1 import ROWS, SCALES, Result, Scale, Task, read_results, run, tasks
+from knotflow.paper.table1 import ROWS, SCALES, Result, Scale, Task, paper_name, read_results, run, tasks
 from knotflow.paper.table1_report import PAPER, PAPER_PARAMETERS, table, write_report
 from knotflow.storage import trajectory
 from knotflow.training import guard
@@ -273,7 +273,7 @@ def test_the_choices_are_the_papers() -> None:
     for row in PAPER:
         config = flow_config(Task(row, 0).choice(SCALES["paper"]), coordinates, torch.empty(0))
         count = sum(p.numel() for p in config.build().parameters())
-        assert count == PAPER_PARAMETERS[ROWS[row].family]
+        assert count == PAPER_PARAMETERS[paper_name(row)]
 
 
 def test_data_that_do_not_suit_are_refused(made, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,16 @@ def test_whether_a_run_was_compiled_makes_no_other_run_of_it(
     assert all(map(torch.equal, _weights(again), _weights(reference[1])))
 
 
+def test_a_run_of_version_0_1_is_no_other_run(reference: tuple[Path, kf.Flow], tmp_path: Path) -> None:
+    """It has phases noted also where there is no circle."""
+    folder = shutil.copytree(reference[0], tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    for coupling in config["flow"]["couplings"]:
+        coupling["transform"]["phase"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    assert runs.run(folder).config == reference[1].config
+
+
 def test_training_as_one_graph_falls_back_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +245,22 @@ def test_a_diagnosis_names_the_layer_of_a_bad_gradient() -> None:
     coordinate, outputs = list(coupling.outputs.items())[-1]
     coupling.conditioner.layers[-1].bias.grad[outputs.start] = torch.inf
     assert f"layer 2, coordinate {coordinate}: the gradient" in diagnose(flow, batch)
+
+
+def test_a_diagnosis_names_the_coordinate_with_several_networks() -> None:
+    flow = kf.Flow.on(
+        [kf.Circle()] * 4,
+        rounds=1,
+        transform={"family": "bump", "components": 3},
+        conditioner={"hidden": [8], "networks": [1, 1, 3]},
+    )
+    batch = Batch(torch.rand(16, 4))
+    flow.log_prob(batch.x).sum().backward()
+    coupling = flow.couplings[1]
+    assert coupling.transformed == [1, 3]
+    # The first network gives the weights of the bumps: three for coordinate 1, then three for coordinate 3.
+    coupling.conditioner.parts[0].layers[-1].bias.grad[4] = torch.nan
+    assert "layer 1, coordinate 3: the gradient" in diagnose(flow, batch)
 
 
 @pytest.mark.parametrize(("bad_steps", "returns"), [((30,), 0), (tuple(range(30, 30 + PATIENCE)), 1)])

@@ -246,8 +246,9 @@ def test_flows_of_presets() -> None:
     assert (
         make(bins=5, order=6).couplings[-1].transform.model_dump().items() >= {"bins": 5, "order": 6}.items()
     )
+    assert MoleculeTraining.parse({"transform": "smooth"}).transform == "bump", "as in files of version 0.1"
     assert make(transform="rq").couplings[-1].transform.family == "rq"
-    assert make(transform="smooth", bins=3).couplings[-1].transform.components == 3
+    assert make(transform="bump", bins=3).couplings[-1].transform.components == 3
     ala2 = internal_coordinates(molecule("ala2"), "paper")
     choice = MoleculeTraining(preset="paper")
     assert flow_config(choice, ala2, q) == presets.paper_flow(ala2, "bspline")
@@ -452,7 +453,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(data: P
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("transform", ["bspline", "rq", "smooth"])
+@pytest.mark.parametrize("transform", ["bspline", "rq", "bump"])
 def test_the_preset_paper_of_alanine_dipeptide(transform: str, shaken: Path, tmp_path: Path) -> None:
     choice = MoleculeTraining.parse(
         {"preset": "paper", "transform": transform, "epochs": 2.0, "batch_size": 50, "compile": False}

@@ -1,14 +1,15 @@
-"""Named instances of every family; all laws are tested on all of them. Add new families here."""
+"""Named instances of every family; all laws are tested on all of them. Registered families are found."""
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations, product
 from typing import Any
 
 import torch
 
 import knotflow as kf
-from knotflow.transforms import Chain
+from knotflow.transforms import FAMILIES, Chain
 
 DOMAINS = {
     "interval": kf.Interval(-1.0, 2.0),
@@ -54,15 +55,26 @@ PHASES = {
     for order in ORDERS
     for bins in (1, 8)
 }
-RATIONAL_QUADRATICS = {
-    f"rq-{name}-n{bins}": kf.RationalQuadratic(bins, domain)
-    for name, domain in DOMAINS.items()
-    for bins in (1, 2, 8, 33)
-}
-BUMPS = {
-    f"bump-{name}-n{components}": kf.Bump(components, DOMAINS[name])
-    for name in ("interval", "circle")
-    for components in (1, 3, 8)
+
+
+def registered(name: str, *sizes: int) -> dict[str, kf.Transform]:
+    """A registered family on every domain that it takes, in some sizes."""
+    family, found = FAMILIES[name], {}
+    for (where, domain), size in product(DOMAINS.items(), sizes if family.size else (0,)):
+        with suppress(ValueError):  # not on this domain
+            options = {family.size: size} if family.size else {}
+            found[f"{name}-{where}-n{size}"] = family.kind(domain=domain, **options)
+    assert found, f"{name} takes no domain"
+    return found
+
+
+RATIONAL_QUADRATICS = registered("rq", 1, 2, 8, 33)
+BUMPS = registered("bump", 1, 3, 8)
+OTHERS = {
+    key: f
+    for name in FAMILIES
+    if name not in ("bspline", "rq", "bump")
+    for key, f in registered(name, 1, 3, 8).items()
 }
 CHAINS = {
     "chain-affine-k4-n8": Chain([kf.Affine(), kf.BSpline(8, 4, DOMAINS["line"])]),
@@ -81,6 +93,7 @@ REGISTRY: dict[str, kf.Transform] = {
     **PHASES,
     **RATIONAL_QUADRATICS,
     **BUMPS,
+    **OTHERS,
     **CHAINS,
     "affine": kf.Affine(),
 }

@@ -34,8 +34,9 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
 from knotflow.geometry.superpose import superposed
 from knotflow.progress import Progress, silent
-from knotflow.transforms import Domain, Interval, Line
+from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
+from knotflow.transforms.domains import Limits
 
 TRIP_LIMITS: Final = {torch.float32: 1e-2, torch.float64: 1e-8}
 """Of the length of a coordinate's domain; for positions, in nm."""
@@ -324,12 +325,7 @@ def _check_slopes(flow: Flow, samples: int, generator: torch.Generator) -> list[
 
 def _inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
     """Which points are finite and inside all intervals: rounding of positions can move one out of them."""
-    inside = _finite(q)
-    for i, d in enumerate(flow.domains):
-        if isinstance(d, Interval):
-            gap = margin * d.length
-            inside = inside & (q[:, i] >= d.low + gap) & (q[:, i] <= d.high - gap)
-    return inside
+    return Limits.of(flow.domains, q, margin=margin).hold(q)
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.split import held_out
-from knotflow.transforms import Interval
+from knotflow.transforms.domains import Limits
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -318,10 +318,7 @@ def _density(generator: BoltzmannGenerator, x: Tensor) -> tuple[Tensor, Tensor, 
 
 def _inside(generator: BoltzmannGenerator, q: Tensor) -> Tensor:
     """Which coordinates (n, d) are finite and in the intervals of the flow, where it takes them."""
-    domains = generator.flow.domains
-    low = q.new_tensor([d.low if isinstance(d, Interval) else -torch.inf for d in domains])
-    high = q.new_tensor([d.high if isinstance(d, Interval) else torch.inf for d in domains])
-    return (q.isfinite() & (q >= low) & (q <= high)).all(-1)
+    return Limits.of(generator.flow.domains, q).hold(q)
 
 
 def _flow_force(generator: BoltzmannGenerator, x: Tensor, chosen: Tensor) -> tuple[Floats, Floats]:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
 import knotflow
+from knotflow.transforms.families import FAMILIES, RENAMED
 
 
-class TransformName(StrEnum):
-    """A family of transforms."""
+class _Renamed(StrEnum):
+    """An enumeration that knows the names of earlier versions, which files of settings may have."""
 
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls(RENAMED[str(value)]) if value in RENAMED else None
 
 
+if TYPE_CHECKING:
+    TransformName = _Renamed
+else:
+    TransformName = _Renamed("TransformName", {name: name for name in FAMILIES})
+BSPLINE: Final = TransformName("bspline")
 MODELS: Final = Path(knotflow.__file__).parent / "models"
 """The folder of `knotflow.flows.pretrained`, which cannot be asked at every Tab: it imports torch."""
 

@@ -15,7 +15,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -80,14 +80,24 @@ def _key(parameter: Any) -> str:
 
 def _toml_type(kind: Any) -> Any:
     """The type of a value in a file that stands for a value of a command."""
+    from pydantic import BeforeValidator
+
     if kind is Path:
         return str
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return Literal[tuple(member.value for member in kind)]
+        allowed: Any = Literal[tuple(member.value for member in kind)]
+        return Annotated[allowed, BeforeValidator(lambda value: _member(kind, value))]
     if get_origin(kind) is list:
         return list[_toml_type(get_args(kind)[0])]  # type: ignore[misc]
     inner = [inner for inner in get_args(kind) if inner is not type(None)]
     return _toml_type(inner[0]) | None if inner else kind
+
+
+def _member(kind: type[Enum], value: Any) -> Any:
+    """The value of the member that a value stands for, which may have had another name."""
+    with suppress(ValueError):
+        return kind(value).value
+    return value
 
 
 def _read(ctx: typer.Context, config: Path | None) -> Path | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from knotflow.cli.model import TransformName
+from knotflow.cli.model import BSPLINE, TransformName
 from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -48,11 +48,11 @@ def train(
     transform: Annotated[
         TransformName,
         typer.Option(help="Transform of freely turning torsions; with --preset paper, of all coordinates."),
-    ] = TransformName.bspline,
+    ] = BSPLINE,
     order: Annotated[
         int, typer.Option(min=3, help="Order of B-splines; 4 is cubic, with continuous forces.")
     ] = 4,
-    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of smooth.")] = None,
+    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of bump.")] = None,
     forces: Annotated[
         bool | None,
         typer.Option(

@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.transforms import Domain, Interval
-from knotflow.transforms.domains import rounding
+from knotflow.transforms.domains import Limits
 
 _UNITS: Final = {2: "nm", 3: "rad", 4: "rad"}
 """Of a coordinate, by the number of its atoms."""
-
-
-class Limits(NamedTuple):
-    """Between which coordinates lie, as far as they are bounded; all of shape (coordinates,)."""
-
-    low: Tensor
-    high: Tensor
-    middle: Tensor
-    """A point inside."""
-
-    @classmethod
-    def of(cls, domains: Sequence[Domain], like: Tensor) -> Limits:
-        """Those of domains, with what the flow forgives as rounding, in the dtype of a tensor."""
-        ends = [
-            (d.low - rounding(d, like.dtype), d.high + rounding(d, like.dtype))
-            if isinstance(d, Interval)
-            else (-math.inf, math.inf)
-            for d in domains
-        ]
-        low, high = like.new_tensor(ends).unbind(-1)
-        return cls(low, high, like.new_tensor([(d.low + d.high) / 2 for d in domains]))
-
-    def hold(self, q: Tensor, ladj: Tensor) -> Tensor:
-        """Whether they hold coordinates (n, coordinates), with a finite log-determinant (n,)."""
-        return ((q >= self.low) & (q <= self.high)).all(-1) & ladj.isfinite()
 
 
 class FlowEnergy(MolecularEnergy):
@@ -80,7 +53,7 @@ class FlowEnergy(MolecularEnergy):
         with torch.enable_grad():
             own = own.detach().requires_grad_()
             q, ladj = self.model.internal(own)
-        inside = limits.hold(q, ladj)
+        inside = limits.hold(q) & ladj.isfinite()
         # In the place of frames outside the flow sees the middle of its domains, so that the others are
         # computed in a batch of the same shape as ever, and so to the same bits.
         points = torch.where(inside[:, None], q, limits.middle)
@@ -103,7 +76,7 @@ class FlowEnergy(MolecularEnergy):
             return "positions are not finite."
         q = self.model.internal(own)[0][0]
         limits = self._limits(q)
-        place = int(torch.nonzero(~((q >= limits.low) & (q <= limits.high)))[0])
+        place = int(torch.nonzero(~limits.within(q))[0])
         domain, names = self.model.flow.domains[place], self.model.coordinates.names
         unit = _UNITS[len(self.model.coordinates.atoms[place])]
         return (
@@ -120,10 +93,11 @@ class FlowEnergy(MolecularEnergy):
         """All frames as (n, atoms, 3) in the model's dtype, and whether each is inside."""
         own = self._own(x)
         with torch.no_grad():
-            return own, self._limits(own).hold(*self.model.internal(own))
+            q, ladj = self.model.internal(own)
+            return own, self._limits(own).hold(q) & ladj.isfinite()
 
     def _limits(self, like: Tensor) -> Limits:
         key = like.dtype, like.device
         if key not in self._known_limits:
-            self._known_limits[key] = Limits.of(self.model.flow.domains, like)
+            self._known_limits[key] = Limits.of(self.model.flow.domains, like, rounded=True)
         return self._known_limits[key]

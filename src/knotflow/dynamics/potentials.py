@@ -15,7 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from knotflow.transforms import Domain, Interval
+from knotflow.transforms import Domain
+from knotflow.transforms.domains import Limits
 
 
 class Potential(Protocol):
@@ -49,15 +50,12 @@ class CoordinateEnergy:
 
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (...) and forces (..., d) of points (..., d)."""
-        domains = self.density.domains
-        low = x.new_tensor([d.low if isinstance(d, Interval) else -math.inf for d in domains])
-        high = x.new_tensor([d.high if isinstance(d, Interval) else math.inf for d in domains])
-        middle = x.new_tensor([(d.low + d.high) / 2 for d in domains])
-        inside = ((low <= x) & (x <= high) & x.isfinite()).all(-1)
+        limits = Limits.of(self.density.domains, x)
+        inside = limits.hold(x)
 
         def total(x: Tensor) -> tuple[Tensor, Tensor]:
             # Those outside are evaluated in the middle, where everything is a number.
-            u = self.density.energy(torch.where(inside[..., None], x, middle))
+            u = self.density.energy(torch.where(inside[..., None], x, limits.middle))
             return u.sum(), u
 
         gradient, u = torch.func.grad(total, has_aux=True)(x)

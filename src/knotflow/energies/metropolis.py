@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from knotflow.energies.energy import Energy
-from knotflow.transforms import Circle, Interval
+from knotflow.transforms import Circle
 from knotflow.transforms.base import check_count
+from knotflow.transforms.domains import Limits
 
 
 @torch.no_grad()
@@ -44,8 +45,8 @@ def metropolis(
         fraction of all proposals that was accepted.
     """
     _check(energy, start, steps, keep, step_size)
-    box = _Box(energy, start)
-    state = box.wrap(start)
+    limits = Limits.of(energy.domains, start)
+    state = _wrapped(energy, start)
     u = energy.energy(state)
     if not bool(torch.isfinite(u).all()):
         raise ValueError("every chain must start where the energy is finite; move or drop the others.")
@@ -53,8 +54,8 @@ def metropolis(
     kept = []
     for step in range(1, steps + keep + 1):
         noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=state.device)
-        proposal = box.wrap(state + step_size * noise)
-        inside = box.contains(proposal)
+        proposal = _wrapped(energy, state + step_size * noise)
+        inside = limits.hold(proposal)
         # Energies are asked only for points they are defined on: a chain that left stands still meanwhile.
         proposal = torch.where(inside[:, None], proposal, state)
         u_proposal = energy.energy(proposal)
@@ -71,23 +72,13 @@ def metropolis(
     return torch.cat(kept), accepted.item() / (len(start) * (steps + keep))
 
 
-class _Box:
-    """The domains of an energy as tensors, to wrap and to check all chains at once."""
-
-    def __init__(self, energy: Energy, like: Tensor) -> None:
-        domains = energy.domains
-        bounded = [(d.low, d.high) if isinstance(d, Interval) else (-math.inf, math.inf) for d in domains]
-        self.low, self.high = like.new_tensor(bounded).unbind(-1)
-        self.circles = [(i, d) for i, d in enumerate(domains) if isinstance(d, Circle)]
-
-    def wrap(self, x: Tensor) -> Tensor:
-        columns = list(x.unbind(-1))
-        for i, circle in self.circles:
-            columns[i] = circle.enter(columns[i])
-        return torch.stack(columns, dim=-1) if self.circles else x
-
-    def contains(self, x: Tensor) -> Tensor:
-        return ((x >= self.low) & (x <= self.high)).all(-1)
+def _wrapped(energy: Energy, x: Tensor) -> Tensor:
+    """Points with their coordinates on circles in ``[low, high]``."""
+    circles = [(i, d) for i, d in enumerate(energy.domains) if isinstance(d, Circle)]
+    columns = list(x.unbind(-1))
+    for i, circle in circles:
+        columns[i] = circle.enter(columns[i])
+    return torch.stack(columns, dim=-1) if circles else x
 
 
 def _check(energy: Energy, start: Tensor, steps: int, keep: int, step_size: float) -> None:
@@ -101,7 +92,7 @@ def _check(energy: Energy, start: Tensor, steps: int, keep: int, step_size: floa
             f"start must be a floating-point tensor of shape (chains, {d}) with at least one chain, got "
             f"{start.dtype} of shape {tuple(start.shape)}; give one point per chain."
         )
-    outside = (~_Box(energy, start).contains(start)).sum().item()
+    outside = (~Limits.of(energy.domains, start).hold(start)).sum().item()
     if outside:
         raise ValueError(
             f"every chain must start inside the intervals of the energy, {outside} of {len(start)} do not; "

@@ -2,16 +2,11 @@
 
 from knotflow.flows.conditioner import Conditioner
 from knotflow.flows.config import (
-    BSplineConfig,
-    BumpConfig,
     ConditionerConfig,
     CouplingConfig,
-    DomainConfig,
     FlowConfig,
     FlowOptions,
-    PaperConfig,
-    RationalQuadraticConfig,
-    SlopesConfig,
+    TransformConfig,
     default_config,
 )
 from knotflow.flows.coupling import Coupling
@@ -19,19 +14,14 @@ from knotflow.flows.flow import Flow
 from knotflow.flows.io import load, save
 
 __all__ = [
-    "BSplineConfig",
-    "BumpConfig",
     "Conditioner",
     "ConditionerConfig",
     "Coupling",
     "CouplingConfig",
-    "DomainConfig",
     "Flow",
     "FlowConfig",
     "FlowOptions",
-    "PaperConfig",
-    "RationalQuadraticConfig",
-    "SlopesConfig",
+    "TransformConfig",
     "default_config",
     "load",
     "save",

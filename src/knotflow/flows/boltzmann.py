@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knotflow.flows.flow import CHUNK, Flow
+from knotflow.flows.flow import CHUNK, Flow, in_chunks
 from knotflow.flows.gradient import with_gradient
 from knotflow.flows.io import load, notes, save
 from knotflow.flows.pretrained import pretrained_file
@@ -82,7 +82,7 @@ class BoltzmannGenerator(nn.Module):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log-density of positions; in bounded memory where no gradients are wanted."""
-        return self._in_chunks(self._log_prob, x)
+        return in_chunks(self._log_prob, x, point_axes=2)
 
     def log_prob_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Log-density (...) and force $\partial \log p/\partial x$ (..., atoms, 3), differentiable."""
@@ -94,7 +94,7 @@ class BoltzmannGenerator(nn.Module):
 
     def force(self, x: Tensor) -> Tensor:
         r"""Force $-\partial u / \partial x$ in kT/nm, shape of ``x``."""
-        return self._in_chunks(lambda part: self.log_prob_and_force(part)[1], x)
+        return in_chunks(lambda part: self.log_prob_and_force(part)[1], x, point_axes=2)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw n molecules: positions (n, atoms, 3) in nm, in the standard pose of the coordinates."""
@@ -148,12 +148,6 @@ class BoltzmannGenerator(nn.Module):
     def _log_prob(self, x: Tensor) -> Tensor:
         q, ladj = self.internal(x)
         return self.flow.log_prob(q) + ladj
-
-    def _in_chunks(self, function: Any, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 3 or len(x) <= CHUNK:
-            result: Tensor = function(x)
-            return result
-        return torch.cat([function(part) for part in x.split(CHUNK)])
 
 
 def _chirality(molecule: Mapping[str, Any]) -> Chirality:

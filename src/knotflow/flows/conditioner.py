@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,11 @@ class Conditioner(nn.Module):
         """The layer that gives the outputs."""
         return _linear(self.layers[-1])
 
+    def output_gradient(self) -> Tensor:
+        """Gradient (outputs,) of the last biases or, with nothing to read, of the outputs themselves."""
+        own = self.last.bias if self._reads else self.last.weight
+        return torch.zeros_like(own).flatten() if own.grad is None else own.grad.flatten()
+
     def hidden(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """What the last layer sees."""
         h = self.features(x, context)
@@ -153,14 +158,19 @@ class SeparateConditioners(nn.Module):
                     f"sum, {sum(shares)}, is no divisor of it."
                 )
         self.sizes, self.shares = list(sizes), list(shares)
-        self.parts = nn.ModuleList(
+        parts = [
             Conditioner(domains, sum(m * p * share // sum(shares) for m, p in sizes), **options)
             for share in shares
-        )
+        ]
+        self.parts = cast("Sequence[Conditioner]", nn.ModuleList(parts))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs), map by map."""
         return self._together([part(x, context) for part in self.parts])
+
+    def output_gradient(self) -> Tensor:
+        """As of each `Conditioner`, in the order of the outputs of all."""
+        return self._together([part.output_gradient() for part in self.parts])
 
     def _together(self, outputs: Sequence[Tensor]) -> Tensor:
         total = sum(self.shares)

@@ -4,154 +4,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from dataclasses import fields
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from knotflow.config import Config
-from knotflow.flows.conditioner import Conditioner, SeparateConditioners
+from knotflow.errors import ConfigError
+from knotflow.flows.conditioner import ACTIVATIONS, Conditioner, SeparateConditioners
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.flow import Flow, check_domains, standard
-from knotflow.transforms import (
-    Affine,
-    BSpline,
-    Bump,
-    Chain,
-    Circle,
-    Domain,
-    Interval,
-    Line,
-    Paper,
-    RationalQuadratic,
-    Slopes,
-    Transform,
-)
+from knotflow.flows.tagged import model_of, tagged
+from knotflow.transforms import FAMILIES, Affine, Chain, Circle, Domain, Line, Transform
+from knotflow.transforms.domains import DOMAINS
+from knotflow.transforms.families import RENAMED
+from knotflow.transforms.knots import PARAMETRISATIONS, Parametrisation
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
+Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Coordinates that couplings transform, and those they read."""
+
+APPLIES: Final[dict[str, type[Domain]]] = {"phase": Circle, "affine": Line}
+"""Options of transforms that are for some domains only."""
 
 
-class DomainConfig(Config):
-    """An `Interval`, a `Circle` or a `Line`."""
+class TransformConfig(Config):
+    """A family of transforms without its domain, as each coordinate has its own.
 
-    kind: Literal["interval", "circle", "line"]
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, domain: Domain) -> DomainConfig:
-        """The configuration of a domain."""
-        return cls.parse(
-            {"kind": type(domain).__name__.lower(), "low": float(domain.low), "high": float(domain.high)}
-        )
-
-    def build(self) -> Domain:
-        """The domain."""
-        kinds: dict[str, type[Interval | Circle | Line]] = {
-            "interval": Interval,
-            "circle": Circle,
-            "line": Line,
-        }
-        return kinds[self.kind](self.low, self.high)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        self.build()
-        return self
-
-
-class SlopesConfig(Config):
-    """The parametrisation `Slopes`."""
-
-    kind: Literal["slopes"] = "slopes"
-    min_width: float | None = None
-    min_slope: float = 0.1
-    max_slope: float = 20.0
-
-    def build(self) -> Slopes:
-        """The parametrisation."""
-        return Slopes(self.min_width, self.min_slope, self.max_slope)
-
-
-class PaperConfig(Config):
-    """The parametrisation `Paper`."""
-
-    kind: Literal["paper"] = "paper"
-    min_width: float | None = None
-    min_rise: float | None = None
-
-    def build(self) -> Paper:
-        """The parametrisation."""
-        return Paper(self.min_width, self.min_rise)
-
-
-class BSplineConfig(Config):
-    """`BSpline`; ``phase`` is for circles, ``affine`` (an `Affine` before the spline) for lines.
-
-    Both are ignored elsewhere.
+    The keys are ``family``, a name in `knotflow.transforms.FAMILIES`, the fields of that dataclass but for
+    ``domain``, and ``affine``.
     """
 
-    family: Literal["bspline"] = "bspline"
-    bins: Count = 32
-    order: Annotated[int, Field(ge=3)] = 4
-    parametrisation: Annotated[SlopesConfig | PaperConfig, Field(discriminator="kind")] = SlopesConfig()
-    phase: bool = True
+    family: str
     affine: bool = False
+    """Whether coordinates on lines are moved and scaled first, by an `Affine`."""
 
-    def build(self, domain: Domain) -> Transform:
-        """The transform on a domain."""
-        spline = BSpline(
-            self.bins,
-            self.order,
-            domain,
-            parametrisation=self.parametrisation.build(),
-            phase=self.phase and isinstance(domain, Circle),
-        )
-        return Chain([Affine(), spline]) if self.affine and isinstance(domain, Line) else spline
+    def vain(self, domains: Sequence[Domain]) -> list[str]:
+        """Options that are asked for, but apply to none of some domains."""
+        asked = {key: kind for key, kind in APPLIES.items() if getattr(self, key, False)}
+        return [key for key, kind in asked.items() if not any(isinstance(d, kind) for d in domains)]
 
+    def fitted(self, domains: Sequence[Domain]) -> Self:
+        """The same without options that apply to none of some domains."""
+        return self.model_copy(update=dict.fromkeys(self.vain(domains), False))
 
-class RationalQuadraticConfig(Config):
-    """`RationalQuadratic`."""
+    def on(self, domain: Domain) -> Transform:
+        """The family on a domain, with those options that apply there."""
+        options = dict(self.fitted([domain]))
+        kind, affine = FAMILIES[options.pop("family")].kind, options.pop("affine")
+        transform: Transform = kind(domain=domain, **options)
+        return Chain([Affine(), transform]) if affine else transform
 
-    family: Literal["rq"] = "rq"
-    bins: Count = 32
-    min_width: float | None = None
-    min_height: float | None = None
-    min_slope: float = 1e-2
-
-    def build(self, domain: Domain) -> Transform:
-        """The transform on a domain."""
-        return RationalQuadratic(
-            self.bins,
-            domain,
-            min_width=self.min_width,
-            min_height=self.min_height,
-            min_slope=self.min_slope,
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Classes made from dataclasses have no place from which pickle could import them.
+        return _transform_config, (dict(self),)
 
 
-class BumpConfig(Config):
-    """`Bump`, the paper's Smooth."""
-
-    family: Literal["smooth"] = "smooth"
-    components: Count = 8
-    min_slope: float = 1e-2
-
-    def build(self, domain: Domain) -> Transform:
-        """The transform on a domain."""
-        return Bump(self.components, domain, min_slope=self.min_slope)
+def _transform_config(table: dict[str, Any]) -> TransformConfig:
+    return FlowOptions.parse({"transform": table}).transform
 
 
-TransformConfig = Annotated[
-    BSplineConfig | RationalQuadraticConfig | BumpConfig, Field(discriminator="family")
-]
+def _current(name: Any) -> Any:
+    """The name that a family has now."""
+    return RENAMED.get(name, name) if isinstance(name, str) else name
+
+
+def _table(value: Any) -> Any:
+    """A transform as a table: its fields if it is a family itself, and by its present name."""
+    names = {family.kind: name for name, family in FAMILIES.items()} if isinstance(value, Transform) else {}
+    if type(value) in names:
+        own = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+        return {"family": names[type(value)], **{key: own[key] for key in own if key != "domain"}}
+    if isinstance(value, dict) and "family" in value:
+        return {**value, "family": _current(value["family"])}
+    return value
+
+
+if TYPE_CHECKING:
+    ActivationName = str
+    FamilyName = str
+    AnyTransform = TransformConfig
+    AnyDomain = Domain
+else:
+    ActivationName = Literal[tuple(ACTIVATIONS)]
+    FamilyName = Annotated[Literal[tuple(FAMILIES)], BeforeValidator(_current)]
+    AnyDomain = tagged("kind", DOMAINS)
+    _held = {Parametrisation: tagged("kind", PARAMETRISATIONS)}
+    _models = [
+        model_of(family.kind, TransformConfig, "family", name, _held, without="domain")
+        for name, family in FAMILIES.items()
+    ]
+    AnyTransform = Annotated[reduce(or_, _models), Field(discriminator="family"), BeforeValidator(_table)]
 
 
 class ConditionerConfig(Config):
     """`Conditioner`: see there."""
 
     hidden: Annotated[tuple[Count, ...], Field(strict=False)] = (64, 64)
-    activation: Literal["gelu", "silu", "sin", "softplus", "tanh"] = "silu"
+    activation: ActivationName = "silu"
     residual: bool = False
     frequencies: Count = 1
     identity: bool = True
@@ -170,7 +123,7 @@ class CouplingConfig(Config):
 
     transformed: Annotated[tuple[Index, ...], Field(strict=False, min_length=1)]
     read: Annotated[tuple[Index, ...], Field(strict=False)] = ()
-    transform: TransformConfig = BSplineConfig()
+    transform: AnyTransform = Field({"family": "bspline"}, validate_default=True)
     conditioner: ConditionerConfig = ConditionerConfig()
 
     @model_validator(mode="after")
@@ -185,104 +138,143 @@ class CouplingConfig(Config):
 
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
         """The layer, with fresh weights, for coordinates on the given standard domains."""
-        transforms = [self.transform.build(domains[i]) for i in self.transformed]
-        options = dict(self.conditioner)
-        networks = options.pop("networks")
-        read = [domains[i] for i in self.read]
+        transforms = [self.transform.on(domains[i]) for i in self.transformed]
+        options = {**dict(self.conditioner), "context": context}
+        networks, read = options.pop("networks"), [domains[i] for i in self.read]
+        conditioner: Conditioner | SeparateConditioners
         if len(networks) == 1:
-            outputs = sum(f.n_parameters for f in transforms)
-            return Coupling(
-                self.transformed,
-                transforms,
-                self.read,
-                Conditioner(read, outputs, context=context, **options),
-            )
-        sizes = Coupling.sizes(transforms)
-        separate = SeparateConditioners(read, sizes, networks, context=context, **options)
-        return Coupling(self.transformed, transforms, self.read, separate)
+            conditioner = Conditioner(read, sum(f.n_parameters for f in transforms), **options)
+        else:
+            conditioner = SeparateConditioners(read, Coupling.sizes(transforms), networks, **options)
+        return Coupling(self.transformed, transforms, self.read, conditioner)
 
 
 class FlowConfig(Config):
     """A whole flow: domains of the coordinates, and the couplings."""
 
-    domains: Annotated[tuple[DomainConfig, ...], Field(strict=False, min_length=1)]
+    domains: Annotated[tuple[AnyDomain, ...], Field(strict=False, min_length=1)]
     couplings: Annotated[tuple[CouplingConfig, ...], Field(strict=False)]
     context: Annotated[int, Field(ge=0)] = 0
 
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        """What a file says that any version of knotflow wrote.
+
+        Version 0.1 noted phases and affine parts also for couplings to which they do not apply.
+        """
+        try:
+            kinds = [DOMAINS[domain["kind"]] for domain in data["domains"]]
+            couplings = []
+            for coupling in data["couplings"]:
+                own = {kinds[i] for i in coupling["transformed"]}
+                transform = coupling["transform"]
+                vain = [key for key, kind in APPLIES.items() if key in transform and kind not in own]
+                couplings.append({**coupling, "transform": {**transform, **dict.fromkeys(vain, False)}})
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return cls.parse(data)  # it says what is wrong
+        return cls.parse({**data, "couplings": couplings})
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        domains = self._standard()
+        domains = [standard(domain) for domain in self.domains]
         for number, coupling in enumerate(self.couplings):
             worst = max(*coupling.transformed, *coupling.read, 0)
             if worst >= len(domains):
                 raise ValueError(
                     f"coupling {number} uses coordinate {worst}, but there are {len(domains)}, counted from 0"
                 )
+            own = [domains[i] for i in coupling.transformed]
             try:
-                for i in coupling.transformed:
-                    coupling.transform.build(domains[i])
+                _refuse_vain(coupling.transform, own)
+                for domain in own:
+                    coupling.transform.on(domain)
             except ValueError as error:
                 raise ValueError(f"couplings.{number}.transform: {error}") from None
         return self
 
-    def _standard(self) -> list[Domain]:
-        return [standard(domain.build()) for domain in self.domains]
-
     def build(self) -> Flow:
         """The flow, with fresh weights drawn from PyTorch's global generator."""
-        domains = self._standard()
+        domains = [standard(domain) for domain in self.domains]
         couplings = [coupling.build(domains, self.context) for coupling in self.couplings]
-        return Flow([d.build() for d in self.domains], couplings, context=self.context, config=self)
+        return Flow(self.domains, couplings, context=self.context, config=self)
 
 
 class FlowOptions(Config):
     """What can be chosen of the flow that `Flow.on` builds."""
 
     rounds: Count | None = None
-    transform: TransformConfig = BSplineConfig()
+    transform: AnyTransform = Field({"family": "bspline"}, validate_default=True)
     conditioner: ConditionerConfig = ConditionerConfig()
     context: Annotated[int, Field(ge=0)] = 0
+
+    def couplings(self, domains: Sequence[Domain], pairs: Pairs) -> list[CouplingConfig]:
+        """A coupling for each pair, with those options of the transform that apply there."""
+        return [
+            CouplingConfig(
+                transformed=tuple(part),
+                read=tuple(rest),
+                transform=self.transform.fitted([domains[i] for i in part]),
+                conditioner=self.conditioner,
+            )
+            for part, rest in pairs
+        ]
 
 
 def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     """The configuration behind `Flow.on`.
 
-    A round is a pair of couplings: one part of the coordinates is transformed given the rest, then the rest
-    given that part. Parts follow the binary digits of the coordinates' numbers, a digit a round, so that
-    after ceil(log2 d) rounds every coordinate has been read by every other.
+    Couplings come in `halves`: after ceil(log2 d) rounds every coordinate has been read by every other.
 
     Args:
         domains: domain of each coordinate.
-        **options: keys of `FlowOptions`. ``rounds`` is by default ceil(log2 d) + 1; ``transform``
-            takes keys of `BSplineConfig`, `RationalQuadraticConfig` or `BumpConfig`, chosen by ``family``,
-            which may stand alone (``transform="rq"``), by default cubic B-splines with learned rotations on
+        **options: keys of `FlowOptions`. ``rounds`` is by default ceil(log2 d) + 1; ``transform`` is a family
+            as `BSpline(16)` (its domain does not matter), its name, or a table of ``family`` and the fields
+            that shall differ from their defaults, by default cubic B-splines with learned rotations on
             circles; ``conditioner`` takes keys of `ConditionerConfig`; ``context`` is the number of
             components of a context.
     """
-    transform = options.get("transform")
-    if isinstance(transform, str):
-        options["transform"] = {"family": transform}
-    elif isinstance(transform, dict):
-        options["transform"] = {"family": "bspline", **transform}
-    chosen = FlowOptions.parse(options)
     domains = check_domains(domains)
+    transform = options.get("transform", {})
+    if isinstance(transform, str):
+        transform = {"family": transform}
+    if isinstance(transform, dict):
+        transform = {"family": "bspline", **transform}
+        if transform["family"] == "bspline":
+            transform.setdefault("phase", any(isinstance(domain, Circle) for domain in domains))
+    chosen = FlowOptions.parse({**options, "transform": transform})
+    try:
+        _refuse_vain(chosen.transform, domains)
+    except ValueError as error:
+        raise ConfigError(f"transform: {error}.") from None
     d = len(domains)
-    digits = max(1, math.ceil(math.log2(max(d, 1))))
-    rounds = digits + 1 if chosen.rounds is None else chosen.rounds
-    parts = []
-    for number in range(rounds):
-        part = [i for i in range(d) if not i >> (number % digits) & 1]
-        rest = [i for i in range(d) if i not in part]
-        parts += [(part, rest), (rest, part)]
-    couplings = [
-        {"transformed": part, "read": rest, "transform": chosen.transform, "conditioner": chosen.conditioner}
-        for part, rest in parts
-        if part
-    ]
+    rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
     return FlowConfig.parse(
         {
-            "domains": [DomainConfig.of(domain) for domain in domains],
-            "couplings": couplings,
+            "domains": domains,
+            "couplings": chosen.couplings(domains, halves(range(d), rounds)),
             "context": chosen.context,
         }
     )
+
+
+def halves(members: Sequence[int], rounds: int) -> Pairs:
+    """In every round a part of some coordinates and the rest, then the rest and the part.
+
+    Parts follow the binary digits of the members' places, a digit a round, so that after ceil(log2 n) rounds
+    every member has met every other. Pairs with nothing to transform are left out.
+    """
+    digits = max(1, math.ceil(math.log2(max(len(members), 1))))
+    pairs = []
+    for number in range(rounds):
+        part = [m for place, m in enumerate(members) if not place >> (number % digits) & 1]
+        rest = [m for m in members if m not in part]
+        pairs += [(part, rest), (rest, part)]
+    return [(part, rest) for part, rest in pairs if part]
+
+
+def _refuse_vain(transform: TransformConfig, domains: Sequence[Domain]) -> None:
+    """Refuse options that would have no effect."""
+    for key in transform.vain(domains):
+        raise ValueError(
+            f"{key} is for coordinates on a {APPLIES[key].__name__}, and none of these is; leave it out"
+        )

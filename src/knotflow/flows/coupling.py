@@ -133,8 +133,8 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _groups(transforms: Sequence[Transform]) -> list[tuple[Transform, list[int]]]:
-    """Transforms that are the same, by what they print, with their places."""
-    groups: dict[str, tuple[Transform, list[int]]] = {}
+    """Transforms that are equal, with their places."""
+    groups: dict[Transform, list[int]] = {}
     for place, f in enumerate(transforms):
-        groups.setdefault(repr(f), (f, []))[1].append(place)
-    return list(groups.values())
+        groups.setdefault(f, []).append(place)
+    return list(groups.items())

@@ -133,7 +133,7 @@ class Flow(nn.Module):
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
-        return _in_chunks(self._log_prob, x, context)
+        return in_chunks(self._log_prob, x, context)
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
@@ -142,7 +142,7 @@ class Flow(nn.Module):
 
     def score(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""$\partial \log p / \partial x$ of points (..., d): the force of the energy $u = -\log p$."""
-        return _in_chunks(lambda *part: self.log_prob_and_score(*part)[1], x, context)
+        return in_chunks(lambda *part: self.log_prob_and_score(*part)[1], x, context)
 
     def energy(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""Reduced energy $u = -\log p$: with `force`, a flow serves wherever an energy does."""
@@ -238,10 +238,8 @@ class Flow(nn.Module):
             domain = self.domains[i]
             if math.isnan(smallest):
                 raise ValueError(f"coordinate {i} is NaN in some points; remove those points.")
-            slack = rounding(domain, x.dtype)
-            if isinstance(domain, Interval) and not (
-                smallest >= domain.low - slack and largest <= domain.high + slack
-            ):
+            (low, high), slack = domain.bounds, rounding(domain, x.dtype)
+            if not (smallest >= low - slack and largest <= high + slack):
                 raise ValueError(
                     f"coordinate {i} lives on the interval [{domain.low}, {domain.high}], got values from "
                     f"{smallest:.9g} to {largest:.9g}; rescale the data or widen the interval."
@@ -271,13 +269,13 @@ class Flow(nn.Module):
 
 
 class _Limits(nn.Module):
-    """Between which coordinates lie, infinite but for intervals."""
+    """The bounds of coordinates, on the device of the flow."""
 
     def __init__(self, domains: Sequence[Domain]) -> None:
         super().__init__()
-        ends = [(d.low, d.high) if isinstance(d, Interval) else (-math.inf, math.inf) for d in domains]
-        self.low, self.high = (Constants(side) for side in zip(*ends, strict=True))
-        self._any = any(isinstance(d, Interval) for d in domains)
+        low, high = zip(*(d.bounds for d in domains), strict=True)
+        self.low, self.high = Constants(low), Constants(high)
+        self._any = any(map(math.isfinite, low))
 
     def clip(self, x: Tensor) -> Tensor:
         """Clamp the values of points, leaving derivatives as they are."""
@@ -302,14 +300,15 @@ def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) 
             )
 
 
-def _in_chunks(
-    function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, context: Tensor | None
+def in_chunks(
+    function: Callable[..., Tensor], x: Tensor, *context: Tensor | None, point_axes: int = 1
 ) -> Tensor:
-    """A function of points and context, a chunk of points at a time where no gradients are wanted."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.ndim != 2 or len(x) <= CHUNK:
-        return function(x, context)
-    parts = zip(x.split(CHUNK), _split(context, len(x)), strict=False)
-    return torch.cat([function(part, c) for part, c in parts])
+    """A function of points (n, ...) and context, `CHUNK` points at a time where no gradients are wanted."""
+    whole = x.ndim != 1 + point_axes or len(x) <= CHUNK
+    if whole or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return function(x, *context)
+    chunks = zip(x.split(CHUNK), *(_split(c, len(x)) for c in context), strict=False)
+    return torch.cat([function(*chunk) for chunk in chunks])
 
 
 def _split(context: Tensor | None, n: int) -> Sequence[Tensor | None]:

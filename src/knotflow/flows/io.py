@@ -37,7 +37,7 @@ def load(path: str | Path, device: str = "cpu") -> Flow:
     """Read a flow that `save` wrote, in the dtype in which it was saved."""
     tensors, metadata = _read(Path(path), device)
     try:
-        flow = FlowConfig.parse(json.loads(metadata["config"])).build()
+        flow = FlowConfig.read(json.loads(metadata["config"])).build()
     except (ConfigError, json.JSONDecodeError, KeyError) as error:
         raise ValueError(f"{path} has no usable configuration: {error}") from None
     dtypes = {tensor.dtype for tensor in tensors.values()}

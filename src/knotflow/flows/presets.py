@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from knotflow.flows.config import DomainConfig, FlowConfig
+from knotflow.flows.config import FlowConfig, FlowOptions, Pairs, halves
 from knotflow.geometry import InternalCoordinates
-from knotflow.transforms import Circle, Domain, Interval, Line
+from knotflow.transforms import FAMILIES, Circle, Domain, Interval, Line
 
 Preset = Literal["best", "quick", "paper"]
-Family = Literal["bspline", "rq", "smooth"]
 
 BOND_LIMITS = (0.05, 0.3)
 """Of the paper, in nm."""
 ANGLE_LIMITS = (0.15 * math.pi, math.pi)
 """Of the paper."""
-PAPER_BINS = {"bspline": 32, "rq": 16, "smooth": 8}
-"""Bins or components of the paper's models."""
 
 STIFF = 0.35
 """A torsion whose circular standard deviation (rad) is below this never turns: it lives on a line."""
@@ -30,7 +28,7 @@ REACH = 5.0
 RQ_FLOOR = 1e-3
 """Of the paper's rational-quadratic splines: what Durkan et al. (NeurIPS 2019) and the libraries have."""
 DENSITY_FLOOR = 1e-6
-"""Of the paper's B-splines (least rise) and smooth maps (least slope, as Köhler et al., NeurIPS 2021, have it
+"""Of the paper's B-splines (least rise) and bumps (least slope, as Köhler et al., NeurIPS 2021, have it
 for this molecule). It is the density where there are no data, and so limits the height of the walls that keep
 molecules together when they move on the flow: with 1e-4, bonds and angles leak over them."""
 MARGIN = 8.0
@@ -39,7 +37,7 @@ MARGIN = 8.0
 
 def paper_flow(
     coordinates: InternalCoordinates,
-    family: Family = "bspline",
+    family: str = "bspline",
     *,
     bins: int | None = None,
     order: int = 4,
@@ -50,11 +48,11 @@ def paper_flow(
     Bonds live on [0.05, 0.3] nm, angles on [0.15π, π], torsions on the circle, with a uniform base. Bonds are
     transformed given angles and torsions, angles given torsions, and each half of the torsions (the first and
     the second in the order of the z-matrix) given the other, twice. Networks have two hidden layers of 64 and
-    sine activations; those of "smooth" are three, for weights, shapes and the rest.
+    sine activations; those of "bump" are three, for weights, shapes and the rest.
 
     Args:
         coordinates: of the molecule; at least five atoms, so that there are two torsions.
-        family: "bspline", "rq" or "smooth".
+        family: "bspline", "rq" or "bump", with the paper's floors; any other registered one with its own.
         bins: bins or components; by default those of the paper, 32, 16 and 8.
         order: of B-splines.
         min_width: least width of a bin of B-splines, as a fraction of the whole; by default a tenth of an
@@ -78,9 +76,16 @@ def paper_flow(
     first, second = torsions[:half], torsions[half:]
     parts = [(bonds, angles + torsions), (angles, torsions), *[(second, first), (first, second)] * 2]
     conditioner: dict[str, Any] = {"hidden": [64, 64], "activation": "sin", "identity": False}
-    if family == "smooth":
+    if family == "bump":
         conditioner["networks"] = [1, 1, 3]
-    return _config(domains, parts, _transform(family, bins, order, min_width), conditioner)
+    floors: dict[str, dict[str, Any]] = {
+        # The published parametrisation has the published number of parameters.
+        "bspline": {"parametrisation": {"kind": "paper", "min_width": min_width, "min_rise": DENSITY_FLOOR}},
+        "rq": dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR),
+        "bump": {"min_slope": DENSITY_FLOOR},
+    }
+    transform = {**_family(family, bins, order), **floors.get(family, {})}
+    return _config(domains, [(parts, transform)], conditioner)
 
 
 def molecular_flow(
@@ -89,8 +94,8 @@ def molecular_flow(
     *,
     rounds: int = 3,
     hidden: Sequence[int] = (128, 128),
-    family: Family = "bspline",
-    bins: int = 32,
+    family: str = "bspline",
+    bins: int | None = None,
     line_bins: int = 8,
     order: int = 4,
 ) -> FlowConfig:
@@ -109,22 +114,20 @@ def molecular_flow(
         rounds: of couplings between stiff coordinates, and between turning torsions.
         hidden: widths of the networks.
         family: transforms of the turning torsions.
-        bins: bins or components of the turning torsions.
+        bins: bins or components of the turning torsions, by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
         order: of all B-splines.
     """
     domains = fitted_domains(coordinates, q)
     stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
     turning = [i for i, domain in enumerate(domains) if isinstance(domain, Circle)]
-    line = {"family": "bspline", "bins": line_bins, "order": order, "affine": True}
-    circle = _transform(family, bins, order, None, phase=True)
-    conditioner = {"hidden": list(hidden)}
-    couplings = []
-    for part, rest in _pairs(stiff, rounds):
-        couplings.append(_coupling(part, [*rest, *turning], line, conditioner))
-    for part, rest in _pairs(turning, rounds):
-        couplings.append(_coupling(part, [*rest, *stiff], circle, conditioner))
-    return FlowConfig.parse({"domains": [DomainConfig.of(d) for d in domains], "couplings": couplings})
+    line = {**_family("bspline", line_bins, order), "affine": True}
+    circle = _family(family, bins, order, phase=True)
+    layers = [
+        ([(part, [*rest, *others]) for part, rest in halves(own, rounds if len(own) > 1 else 1)], transform)
+        for own, others, transform in ((stiff, turning, line), (turning, stiff, circle))
+    ]
+    return _config(domains, layers, {"hidden": list(hidden)})
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -155,51 +158,26 @@ def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
     return domains
 
 
-def _pairs(members: Sequence[int], rounds: int) -> list[tuple[list[int], list[int]]]:
-    """A part and the rest, then the rest and the part, in every round another digit deciding."""
-    if len(members) < 2:
-        return [(list(members), [])] if members else []
-    digits = max(1, math.ceil(math.log2(len(members))))
-    pairs = []
-    for number in range(rounds):
-        part = [m for place, m in enumerate(members) if not place >> (number % digits) & 1]
-        rest = [m for m in members if m not in part]
-        pairs += [(part, rest), (rest, part)]
-    return pairs
-
-
-def _transform(
-    family: Family, bins: int | None, order: int, min_width: float | None, *, phase: bool = False
-) -> dict[str, Any]:
-    bins = PAPER_BINS[family] if bins is None else bins
-    if family == "smooth":
-        floors = {} if phase else {"min_slope": DENSITY_FLOOR}
-        return {"family": family, "components": bins, **floors}
-    if family == "rq":
-        floors = {} if phase else dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR)
-        return {"family": family, "bins": bins, **floors}
-    # The published parametrisation has the published number of parameters.
-    paper = {"kind": "paper", "min_width": min_width, "min_rise": DENSITY_FLOOR}
-    slopes = {"kind": "slopes"} if phase else paper
-    return {"family": family, "bins": bins, "order": order, "parametrisation": slopes, "phase": phase}
-
-
-def _coupling(
-    part: Sequence[int], rest: Sequence[int], transform: dict[str, Any], conditioner: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "transformed": list(part),
-        "read": list(rest),
-        "transform": transform,
-        "conditioner": conditioner,
-    }
+def _family(name: str, size: int | None, order: int, **more: Any) -> dict[str, Any]:
+    """The configuration of a family of a size, with those of the other options that it has."""
+    if name not in FAMILIES:
+        raise ValueError(f"the families of transforms are {', '.join(FAMILIES)}; got {name!r}.")
+    family = FAMILIES[name]
+    if size is not None and family.size is None:
+        raise ValueError(f"the family {name} has no bins or components to choose; leave it out, got {size}.")
+    known = {field.name for field in fields(family.kind)}
+    options: dict[Any, Any] = {**more, "order": order, family.size: family.usual if size is None else size}
+    return {"family": name, **{key: value for key, value in options.items() if key in known}}
 
 
 def _config(
     domains: Sequence[Domain],
-    parts: Sequence[tuple[Sequence[int], Sequence[int]]],
-    transform: dict[str, Any],
+    layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
 ) -> FlowConfig:
-    couplings = [_coupling(part, rest, transform, conditioner) for part, rest in parts]
-    return FlowConfig.parse({"domains": [DomainConfig.of(d) for d in domains], "couplings": couplings})
+    """Couplings between pairs, the pairs of each layer with a transform of their own."""
+    couplings = []
+    for pairs, transform in layers:
+        options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
+        couplings += options.couplings(domains, pairs)
+    return FlowConfig.parse({"domains": domains, "couplings": couplings})

@@ -10,7 +10,7 @@ With $\varphi = \bar y\, y + \bar\ell\, \ell$ for the image $y$ and the log-slop
 * ``spline_inverse`` and ``spline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
 
 Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the operators of
-the map; third ones come from the definition in torch, which `define` hands in from the layer above.
+the map; third ones come from the definition in torch, which a kernel has from the layer above.
 
 All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake
 tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them; forward-mode derivatives, and
@@ -32,8 +32,8 @@ from torch.autograd import forward_ad
 from knotflow.kernels.library import native, tell_once
 
 Pair = tuple[Tensor, Tensor]
-Definition = Callable[["SplineKernel", Tensor, Tensor], Pair]
-"""Maps a family, points and raw parameters to images and log-slopes, by torch functions."""
+Definition = Callable[[Tensor, Tensor], Pair]
+"""Maps points and raw parameters to images and log-slopes, by torch functions."""
 
 ORDERS: Final = (3, 4, 5)
 DTYPES: Final = (torch.float32, torch.float64)
@@ -64,6 +64,14 @@ class SplineKernel(NamedTuple):
     max_slope: float = 20.0
     affine: float = 0.0
     """On a line: bound of the log-scale of an affine map before the spline; 0: there is none."""
+    definition: Definition | None = None
+    """What it computes, in torch: derivatives of third order are taken from that."""
+
+    @property
+    def spec(self) -> tuple[list[int], list[float]]:
+        """What operators take: whole numbers, and others."""
+        numbers: list[Any] = list(self[:-1])
+        return numbers[:7], numbers[7:]
 
     @property
     def exists(self) -> bool:
@@ -71,11 +79,11 @@ class SplineKernel(NamedTuple):
         clamps = self.domain == 0 and self.parametrisation == 1
         return self.family == 1 or (self.order in ORDERS and (not clamps or self.bins >= self.order - 2))
 
-    def after_affine(self, bound: float) -> SplineKernel | None:
+    def after_affine(self, bound: float, definition: Definition) -> SplineKernel | None:
         """The kernel of an affine map and then the spline, with the raw parameters of both; on lines only."""
         if self.family or self.domain != 2 or self.affine:
             return None
-        return self._replace(affine=bound, n_parameters=self.n_parameters + 2)
+        return self._replace(affine=bound, n_parameters=self.n_parameters + 2, definition=definition)
 
     def takes(self, x: Tensor, raw: Tensor) -> bool:
         """Whether it computes these points; if not, the definition in torch must."""
@@ -117,13 +125,7 @@ class _Call(ctypes.Structure):
 _FORWARD, _BACKWARD, _DOUBLE_BACKWARD, _INVERSE, _INVERSE_BACKWARD = range(5)
 _FAILURES: Final = {1: "this operation or order has no kernel", 2: "out of memory"}
 
-_definitions: dict[int, Definition] = {}
 _ready: bool | None = None
-
-
-def define(family: int, definition: Definition) -> None:
-    """Say what the maps of a family are, in torch: derivatives of third order are taken from that."""
-    _definitions[family] = definition
 
 
 def prepare() -> bool:
@@ -197,7 +199,7 @@ def _run(
         x.numel(),
         rows[0].stride(0),
         rows[-1].stride(0),
-        *kernel[7:],
+        *kernel.spec[1],
         raw=rows[0].data_ptr(),
         hraw=rows[1].data_ptr() if len(rows) > 1 else None,
         **{name: part.data_ptr() for name, part in (given | new).items() if part is not None},
@@ -260,7 +262,7 @@ def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor | None, with
     x, raw, *others = tensors
     if type(x) is Tensor and raw is not None and not torch.compiler.is_compiling():
         return _run(operation, kernel, x, raw, *others, with_raw=with_raw)
-    return _OPERATORS[operation](*tensors, list(kernel[:7]), list(kernel[7:]))
+    return _OPERATORS[operation](*tensors, *kernel.spec)
 
 
 # ---- derivatives
@@ -364,11 +366,8 @@ class _DoubleBackward(_PointByPoint):
     def backward(ctx: Any, *h: Any) -> Any:
         """Derivatives of third order, of the definition in torch."""
 
-        def image(x: Tensor, raw: Tensor) -> Pair:
-            return _definitions[ctx.kernel.family](ctx.kernel, x, raw)
-
         def first(x: Tensor, raw: Tensor, *g: Tensor) -> tuple[Tensor, ...]:
-            return _gradients(image, (x, raw), g)
+            return _gradients(ctx.kernel.definition, (x, raw), g)
 
         def second(x: Tensor, raw: Tensor, gy: Tensor, gl: Tensor, *h: Tensor) -> tuple[Tensor, ...]:
             return _gradients(first, (x, raw, gy, gl), h)

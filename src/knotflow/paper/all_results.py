@@ -135,7 +135,7 @@ def run(job: Job, *, say: Say = print, progress: Progress = silent) -> Found:
     moves = _dynamics(job, data, say, progress)
     begin()
     # Trained with forces or without, the flow is the same.
-    models: dict[str, Path] = {table1.ROWS[row].family: model for row, model in shown.items()}
+    models: dict[str, Path] = {table1.paper_name(row): model for row, model in shown.items()}
     times = table2.run(models, job.folder("table2"), job.scale.samples, job.scale.repeats, say=say)
     return Found(job, data, rings, results, pictures, moves, times)
 

@@ -16,7 +16,6 @@ from knotflow.energies import force_field
 from knotflow.errors import TrainingError
 from knotflow.files import read_json, write_json
 from knotflow.flows.io import notes
-from knotflow.flows.presets import Family
 from knotflow.inputs import refuse_others, same
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
@@ -46,18 +45,24 @@ class Row:
     """A model of the table."""
 
     title: str
-    family: Family
+    family: str
+    """A name in `knotflow.transforms.FAMILIES`."""
     forces: bool
     """Whether forces are matched."""
 
 
 ROWS: Final = {
     "rq": Row("RQ-spline", "rq", False),
-    "smooth": Row("Smooth", "smooth", False),
-    "smooth+fm": Row("Smooth+FM", "smooth", True),
+    "smooth": Row("Smooth", "bump", False),
+    "smooth+fm": Row("Smooth+FM", "bump", True),
     "bspline": Row("B-spline", "bspline", False),
     "bspline+fm": Row("B-spline+FM", "bspline", True),
 }
+
+
+def paper_name(row: str) -> str:
+    """The name of a row's transform in the paper's tables and in names of run folders."""
+    return row.removesuffix("+fm")
 
 
 @dataclass(frozen=True)
@@ -96,14 +101,14 @@ class Task:
         """Name of the run folder."""
         row = ROWS[self.row]
         kind, recipe = "fm" if row.forces else "nll", "pub" if self.published else "rec"
-        return f"{row.family}-{kind}-{self.seed}-{recipe}"
+        return f"{paper_name(self.row)}-{kind}-{self.seed}-{recipe}"
 
     @classmethod
     def of(cls, folder: str) -> Task | None:
         """The task that a run folder belongs to by its name; None if to none."""
         match = re.fullmatch(r"([a-z]+)-(fm|nll)-(0|[1-9][0-9]*)-(rec|pub)", folder)
         for name, row in ROWS.items():
-            if match and (match[1], match[2] == "fm") == (row.family, row.forces):
+            if match and (match[1], match[2] == "fm") == (paper_name(name), row.forces):
                 return cls(name, int(match[3]), match[4] == "pub")
         return None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from knotflow.files import write_atomically, write_json
 from knotflow.paper.numbers import number, spread
-from knotflow.paper.table1 import MEASURES, ROWS, Result
+from knotflow.paper.table1 import MEASURES, ROWS, Result, paper_name
 from knotflow.report.figures import save
 from knotflow.report.seed_plots import SeedGroup, draw_seeds
 
@@ -93,7 +93,7 @@ def table(results: Sequence[Result]) -> list[Line]:
     for row in ROWS:
         own = [line for line, _ in _groups(results) if line.row == row]
         if own:
-            parameters = PAPER_PARAMETERS[ROWS[row].family]
+            parameters = PAPER_PARAMETERS[paper_name(row)]
             lines += [*own, Line(row, "paper", 10, (), PAPER[row], parameters, None)]
     return lines
 

@@ -149,8 +149,8 @@ def flow_config(model: str, domain: str, scale: Scale) -> FlowConfig:
             "min_height": floor,
             "min_slope": floor,
         },
-        "smooth": {"family": "smooth", "components": scale.bins, "min_slope": floor},
-        "best": {"family": "bspline", "bins": scale.bins, "phase": True},
+        "smooth": {"family": "bump", "components": scale.bins, "min_slope": floor},
+        "best": {"family": "bspline", "bins": scale.bins},
     }
     conditioner = {"hidden": [scale.hidden] * 2, "frequencies": 4 if model == "best" else 1}
     return default_config(energy.domains, rounds=2, transform=transforms[model], conditioner=conditioner)

@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from knotflow.errors import TrainingError
-from knotflow.flows import Flow
+from knotflow.flows import Conditioner, Flow
+from knotflow.flows.conditioner import SeparateConditioners
 from knotflow.training.objectives import Batch
 
 log = logging.getLogger("knotflow")
@@ -120,12 +120,12 @@ def diagnose(flow: Flow, batch: Batch) -> str:
 def _bad_gradient(flow: Flow) -> str | None:
     """The layer whose gradient is not finite, and the coordinates whose raw parameters it concerns."""
     for number, coupling in enumerate(flow.couplings):
-        gradients = [p.grad for p in coupling.parameters() if p.grad is not None]
-        if all(bool(g.isfinite().all()) for g in gradients) or not gradients:
+        if all(p.grad is None or bool(p.grad.isfinite().all()) for p in coupling.parameters()):
             continue
-        # The last bias has a row for every raw parameter.
-        rows: Tensor = ~gradients[-1].isfinite()
-        coordinates = [i for i, part in coupling.outputs.items() if bool(rows[part].any())]
+        coordinates: list[int] = []
+        if isinstance(coupling.conditioner, Conditioner | SeparateConditioners):
+            bad = ~coupling.conditioner.output_gradient().isfinite()
+            coordinates = [i for i, part in coupling.outputs.items() if bool(bad[part].any())]
         where = f"coordinate {', '.join(map(str, coordinates))}" if coordinates else "all coordinates"
         return f"layer {number}, {where}: the gradient of the weights is not finite"
     return None

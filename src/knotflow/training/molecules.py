@@ -18,7 +18,8 @@ from knotflow.energies.energy import cut
 from knotflow.files import write_json
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
+from knotflow.flows.config import FamilyName
+from knotflow.flows.presets import Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
@@ -29,6 +30,7 @@ from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.own_samples import POOL, OwnSamples, effective_share
 from knotflow.training.run import fit
+from knotflow.transforms import FAMILIES
 
 FORCE_SHARE = 0.1
 """Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
@@ -44,7 +46,7 @@ class MoleculeTraining(Config):
     """How a Boltzmann generator is made and trained; what is None is chosen by the preset."""
 
     preset: Preset = "best"
-    transform: Family = "bspline"
+    transform: FamilyName = "bspline"
     """Of the turning torsions or, with the preset paper, of all coordinates."""
     bins: Count | None = None
     """Bins or components of these."""
@@ -119,15 +121,14 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
             order=choice.order,
             min_width=1e-6 if choice.published else None,
         )
-    quick = choice.preset == "quick"
-    default_bins = {"bspline": 16 if quick else 32, "rq": 16, "smooth": 8}[choice.transform]
+    quick, usual = choice.preset == "quick", FAMILIES[choice.transform].usual
     return molecular_flow(
         coordinates,
         q,
         rounds=2 if quick else 3,
         hidden=(64, 64) if quick else (128, 128),
         family=choice.transform,
-        bins=choice.bins or default_bins,
+        bins=choice.bins or (min(16, usual) if quick and usual else None),
         order=choice.order,
     )
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from knotflow.errors import ConfigError
 from knotflow.extras import optional
 from knotflow.files import read_json, write_json
-from knotflow.flows import Flow, load, save
+from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.inputs import refuse_others
 from knotflow.progress import Progress, silent
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
@@ -216,6 +217,8 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
         write_json(path, description)
         return
     found = read_json(path)
+    with contextlib.suppress(ConfigError, KeyError):
+        found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
     # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
     training = {**description["training"], "compile": found.get("training", {}).get("compile")}
     refuse_others(folder, "a run", found, {**description, "training": training})

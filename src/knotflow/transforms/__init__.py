@@ -3,16 +3,23 @@
 Each family maps ``(x, raw)`` to ``(y, log dy/dx)`` and back, see [`Transform`][knotflow.Transform].
 """
 
-from knotflow.transforms.affine import Affine
-from knotflow.transforms.base import Transform
-from knotflow.transforms.bspline import BSpline
-from knotflow.transforms.bump import Bump
-from knotflow.transforms.chain import Chain
-from knotflow.transforms.domains import Circle, Domain, Interval, Line
-from knotflow.transforms.knots import Paper, Slopes
-from knotflow.transforms.rational_quadratic import RationalQuadratic
+from typing import TYPE_CHECKING
+
+from knotflow.lazy import lazy_names
+from knotflow.transforms.families import FAMILIES
+
+if TYPE_CHECKING:
+    from knotflow.transforms.affine import Affine
+    from knotflow.transforms.base import SlopeTransform, Transform
+    from knotflow.transforms.bspline import BSpline
+    from knotflow.transforms.bump import Bump
+    from knotflow.transforms.chain import Chain
+    from knotflow.transforms.domains import Circle, Domain, Interval, Line
+    from knotflow.transforms.knots import Paper, Slopes
+    from knotflow.transforms.rational_quadratic import RationalQuadratic
 
 __all__ = [
+    "FAMILIES",
     "Affine",
     "BSpline",
     "Bump",
@@ -23,6 +30,9 @@ __all__ = [
     "Line",
     "Paper",
     "RationalQuadratic",
+    "SlopeTransform",
     "Slopes",
     "Transform",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from knotflow.transforms.base import Transform
+from knotflow.transforms.base import SlopeTransform
 from knotflow.transforms.domains import RealLine
 
 
-class Affine(Transform):
+@dataclass(frozen=True)
+class Affine(SlopeTransform):
     r"""Scale and shift: $f(x) = e^{s} x + b$ on the whole real line.
 
     Raw parameters are the shift $b$ and the log-scale, which is softly bounded,
@@ -21,13 +23,12 @@ class Affine(Transform):
         max_slope: every slope lies within ``[1 / max_slope, max_slope]``.
     """
 
-    def __init__(self, max_slope: float = 1e3) -> None:
-        if not 1 < max_slope < math.inf:
-            raise ValueError(f"max_slope must be finite and above 1, got {max_slope}.")
-        self.domain = RealLine()
-        self.max_slope = max_slope
-        self.n_parameters = 2
-        self.smoothness = math.inf
+    max_slope: float = 1e3
+
+    def __post_init__(self) -> None:
+        if not 1 < self.max_slope < math.inf:
+            raise ValueError(f"max_slope must be finite and above 1, got {self.max_slope}.")
+        self._derive(domain=RealLine(), n_parameters=2, smoothness=math.inf)
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         shift, slope = self._parameters(raw)
@@ -41,6 +42,3 @@ class Affine(Transform):
         shift, log_scale = raw.unbind(-1)
         bound = math.log(self.max_slope)
         return shift, torch.exp(bound * torch.tanh(log_scale / bound))
-
-    def __repr__(self) -> str:
-        return f"Affine(max_slope={self.max_slope})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,11 +38,12 @@ class Transform(ABC):
     them. Points ``x`` have any shape; ``raw`` has that shape plus a last axis of size
     `n_parameters`, up to broadcasting. Results follow the dtype and the device of ``x``.
 
-    **To add a family**, derive from this class, set `domain`, `n_parameters` and `smoothness`, and
-    write `_forward` and `_inverse`, which get points of ``[domain.low, domain.high]`` and return
-    the image and the *slope* $f'$ (of $f$ in both). Checks, wrapping, the identity outside a
-    `Line` and the logarithm are done here. Then add an instance to the registry in
-    ``tests/transforms/registry.py``: all laws are tested on it.
+    A family is a frozen dataclass. Its fields are its configuration: they say when two families are
+    equal, what is printed, and what a flow's configuration and model file hold.
+
+    **To add a family**, write one file with a frozen dataclass that derives from `SlopeTransform`, and
+    add a line for it to ``transforms/families.py``. Flows, presets, the command line and the tests of
+    all laws then know it.
     """
 
     domain: Domain
@@ -71,23 +72,18 @@ class Transform(ABC):
             return self.kernel.inverse(y, raw.to(y.dtype))
         return self.define_inverse(y, raw)
 
+    @abstractmethod
     def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """What `forward` is: the definition, made of torch functions alone. Shapes are not checked."""
-        y, slope = self._forward(self.domain.enter(x), raw.to(x.dtype))
-        return self._leave(x, y, slope.log())
 
+    @abstractmethod
     def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """What `inverse` is, as `define_forward`."""
-        x, slope = self._inverse(self.domain.enter(y), raw.to(y.dtype))
-        return self._leave(y, x, -slope.log())
 
-    @abstractmethod
-    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Image and slope of points of ``[domain.low, domain.high]``."""
-
-    @abstractmethod
-    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Preimage ``x`` of points of ``[domain.low, domain.high]``, and slope of ``f`` at ``x``."""
+    def _derive(self, **values: Any) -> None:
+        """Set attributes that follow from the fields; for ``__post_init__`` of the frozen dataclass."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def _check(self, x: Tensor, raw: Tensor) -> None:
         name = type(self).__name__
@@ -113,6 +109,34 @@ class Transform(ABC):
                 f"{type(self).__name__} takes raw parameters of shape (..., {self.n_parameters}), got "
                 f"{tuple(raw.shape)}; size the conditioner by n_parameters."
             )
+
+
+class SlopeTransform(Transform):
+    """A family that is given by images and slopes on ``[domain.low, domain.high]``.
+
+    Checks, wrapping, the identity outside a `Line` and the logarithm are done here. A new family has a
+    field ``domain``, sets `n_parameters` and `smoothness` (in ``__post_init__``, by ``self._derive``), and
+    writes two methods:
+
+    * ``_forward(x, raw)`` gets points of ``[domain.low, domain.high]`` and returns image and slope $f'$;
+    * ``_inverse(y, raw)`` returns the preimage $x$ and, again, the slope $f'(x)$ of the forward map.
+    """
+
+    def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        y, slope = self._forward(self.domain.enter(x), raw.to(x.dtype))
+        return self._leave(x, y, slope.log())
+
+    def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        x, slope = self._inverse(self.domain.enter(y), raw.to(y.dtype))
+        return self._leave(y, x, -slope.log())
+
+    @abstractmethod
+    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Image and slope of points of ``[domain.low, domain.high]``."""
+
+    @abstractmethod
+    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Preimage ``x`` of points of ``[domain.low, domain.high]``, and slope of ``f`` at ``x``."""
 
     def _leave(self, x: Tensor, y: Tensor, ladj: Tensor) -> tuple[Tensor, Tensor]:
         inside = self.domain.inside(x)

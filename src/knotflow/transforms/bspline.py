@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from knotflow.kernels.ops import SplineKernel, define, prepare
-from knotflow.transforms.affine import Affine
-from knotflow.transforms.base import Transform, check_count
+from knotflow.kernels.ops import SplineKernel, prepare
+from knotflow.transforms.base import SlopeTransform, check_count
 from knotflow.transforms.basis import bernstein, evaluate, knot_value
-from knotflow.transforms.domains import Circle, Domain, Interval, clip, number_of, numbered, with_value
-from knotflow.transforms.knots import Knots, Layout, Paper, Parametrisation, Slopes, least_share, supports
+from knotflow.transforms.domains import UNIT, Circle, Domain, clip, number_of, with_value
+from knotflow.transforms.knots import (
+    PARAMETRISATIONS,
+    SLOPES,
+    Knots,
+    Layout,
+    Paper,
+    Parametrisation,
+    Slopes,
+    least_share,
+    supports,
+)
 from knotflow.transforms.roots import polynomial_root
 from knotflow.transforms.search import PrefixSums
 
-PARAMETRISATIONS: dict[str, type[Slopes | Paper]] = {"slopes": Slopes, "paper": Paper}
 
-
-class BSpline(Transform):
+@dataclass(frozen=True)
+class BSpline(SlopeTransform):
     r"""Increasing splines of order $k$ (degree $k - 1$) on non-uniform knots.
 
     $$f(x) = \sum_j \alpha_j B_{j,k,t}(x), \qquad
@@ -46,33 +55,25 @@ class BSpline(Transform):
             not be a fixed point.
     """
 
-    def __init__(
-        self,
-        bins: int = 32,
-        order: int = 4,
-        domain: Domain | None = None,
-        *,
-        parametrisation: str | Parametrisation = "slopes",
-        phase: bool = False,
-    ) -> None:
-        check_count("bins", bins, 1)
-        check_count("order", order, 3)
-        self.domain = Interval() if domain is None else domain
-        if phase and not isinstance(self.domain, Circle):
-            raise ValueError(f"a phase needs a Circle, got {self.domain}; leave phase=False.")
-        self.bins, self.order, self.phase = bins, order, phase
-        self.parametrisation = _parametrisation(parametrisation)
-        self.layout = Layout(bins, order, self.domain)
-        self.parametrisation.check(self.layout)
-        self.n_parameters = sum(self.parametrisation.sizes(self.layout)) + phase
-        self.smoothness = order - 2
-        self.kernel: SplineKernel | None = _kernel(self)
+    bins: int = 32
+    order: int = 4
+    domain: Domain = UNIT
+    _: KW_ONLY
+    parametrisation: Parametrisation | str = SLOPES
+    phase: bool = False
 
-    def __repr__(self) -> str:
-        return (
-            f"BSpline(bins={self.bins}, order={self.order}, domain={self.domain}, "
-            f"parametrisation={self.parametrisation}, phase={self.phase})"
-        )
+    layout: Layout = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_count("bins", self.bins, 1)
+        check_count("order", self.order, 3)
+        if self.phase and not isinstance(self.domain, Circle):
+            raise ValueError(f"a phase needs a Circle, got {self.domain}; leave phase=False.")
+        scheme, layout = _parametrisation(self.parametrisation), Layout(self.bins, self.order, self.domain)
+        scheme.check(layout)
+        sizes = scheme.sizes(layout)
+        self._derive(parametrisation=scheme, layout=layout, n_parameters=sum(sizes) + self.phase)
+        self._derive(smoothness=self.order - 2, kernel=_kernel(self))
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
@@ -145,9 +146,10 @@ class BSpline(Transform):
         return t, torch.cat([low, low + rises.cumsum(-1)], -1)
 
     def _knots(self, raw: Tensor) -> Knots:
-        sizes = self.parametrisation.sizes(self.layout)
+        scheme = _parametrisation(self.parametrisation)
+        sizes = scheme.sizes(self.layout)
         raw_widths, raw_coefficients = raw[..., : sum(sizes)].split(sizes, -1)
-        return self.parametrisation.knots(raw_widths, raw_coefficients, self.layout)
+        return scheme.knots(raw_widths, raw_coefficients, self.layout)
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
         """The splines of all points; those shared by several points are made once."""
@@ -249,6 +251,7 @@ def _kernel(spline: BSpline) -> SplineKernel | None:
         low=domain.low,
         high=domain.high,
         width_floor=least_share(choice.min_width, n_widths),
+        definition=spline.define_forward,
     )
     if isinstance(choice, Paper):
         kernel = kernel._replace(rise_floor=least_share(choice.min_rise, n_rises))
@@ -256,27 +259,6 @@ def _kernel(spline: BSpline) -> SplineKernel | None:
         kernel = kernel._replace(min_slope=choice.min_slope, max_slope=choice.max_slope)
     prepare()
     return kernel if kernel.exists else None
-
-
-def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """What a kernel computes, by torch functions."""
-    slopes = Slopes(kernel.width_floor, kernel.min_slope, kernel.max_slope)
-    parametrisation = Paper(kernel.width_floor, kernel.rise_floor) if kernel.parametrisation else slopes
-    spline = BSpline(
-        kernel.bins,
-        kernel.order,
-        numbered(kernel.domain, kernel.low, kernel.high),
-        parametrisation=parametrisation,
-        phase=bool(kernel.phase),
-    )
-    if not kernel.affine:
-        return spline.define_forward(x, raw)
-    moved, log_scale = Affine(math.exp(kernel.affine)).define_forward(x, raw[..., :2])
-    y, ladj = spline.define_forward(moved, raw[..., 2:])
-    return y, ladj + log_scale
-
-
-define(0, _define_forward)
 
 
 def _parametrisation(choice: str | Parametrisation) -> Parametrisation:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from knotflow.transforms.base import Transform, check_count
-from knotflow.transforms.domains import Circle, Domain, Interval
+from knotflow.transforms.base import SlopeTransform, check_count
+from knotflow.transforms.domains import UNIT, Circle, Domain, Interval
 from knotflow.transforms.roots import attach_derivatives, bracketed_halley
 
 MAX_SHAPE = 10.0
@@ -19,7 +20,8 @@ EDGE = 1e-3
 STEPS = 60
 
 
-class Bump(Transform):
+@dataclass(frozen=True)
+class Bump(SlopeTransform):
     r"""Mixtures of smooth, compactly supported bumps.
 
     After Köhler, Krämer & Noé, "Smooth Normalizing Flows", NeurIPS 2021. With the smooth ramp
@@ -40,21 +42,20 @@ class Bump(Transform):
         min_slope: least offset $c$, and so a lower bound of every slope.
     """
 
-    def __init__(self, components: int = 8, domain: Domain | None = None, *, min_slope: float = 1e-2) -> None:
-        check_count("components", components, 1)
-        self.domain = Interval() if domain is None else domain
+    components: int = 8
+    domain: Domain = UNIT
+    _: KW_ONLY
+    min_slope: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_count("components", self.components, 1)
         if not isinstance(self.domain, Interval | Circle):
             raise ValueError(
                 f"Bump acts on an Interval or a Circle, got {self.domain}; on a Line use a BSpline."
             )
-        if not 0 < min_slope < 1:
-            raise ValueError(f"expected 0 < min_slope < 1, got {min_slope}.")
-        self.components, self.min_slope = components, min_slope
-        self.n_parameters = 5 * components
-        self.smoothness = math.inf
-
-    def __repr__(self) -> str:
-        return f"Bump(components={self.components}, domain={self.domain}, min_slope={self.min_slope})"
+        if not 0 < self.min_slope < 1:
+            raise ValueError(f"expected 0 < min_slope < 1, got {self.min_slope}.")
+        self._derive(n_parameters=5 * self.components, smoothness=math.inf)
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         domain = self.domain

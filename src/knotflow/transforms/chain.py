@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from knotflow.kernels.ops import SplineKernel
 from knotflow.transforms.affine import Affine
 from knotflow.transforms.base import Kernel, Transform
-from knotflow.transforms.bspline import BSpline
 from knotflow.transforms.domains import Line, RealLine
 
 
+@dataclass(frozen=True)
 class Chain(Transform):
     r"""The composition $f_n \circ \dots \circ f_1$ of families, with the raw parameters of all of them.
 
@@ -26,10 +28,12 @@ class Chain(Transform):
             real line if the others act on a `Line`.
     """
 
-    def __init__(self, parts: Sequence[Transform]) -> None:
+    parts: Sequence[Transform]
+
+    def __post_init__(self) -> None:
+        parts = tuple(self.parts)
         if not parts:
             raise ValueError("a chain needs at least one transform, got none.")
-        self.parts = list(parts)
         own = [f.domain for f in parts if not isinstance(f.domain, RealLine)] or [parts[0].domain]
         mixed = any(isinstance(f.domain, RealLine) for f in parts) and not isinstance(own[0], Line | RealLine)
         if mixed or any(domain != own[0] for domain in own):
@@ -37,45 +41,39 @@ class Chain(Transform):
                 "the transforms of a chain must act on one domain, got "
                 f"{', '.join(str(f.domain) for f in parts)}."
             )
-        self.domain = own[0]
-        self.n_parameters = sum(f.n_parameters for f in parts)
-        self.smoothness = min(f.smoothness for f in parts)
-        self._sizes = [f.n_parameters for f in parts]
-        self.kernel = _kernel(self.parts)
+        self._derive(
+            parts=parts,
+            domain=own[0],
+            n_parameters=sum(f.n_parameters for f in parts),
+            smoothness=min(f.smoothness for f in parts),
+        )
+        self._derive(kernel=self._kernel())
 
     def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(x, raw, forward=True)
+        return self._through(x, raw, "forward")
 
     def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        return self._through(y, raw, forward=False)
+        return self._through(y, raw, "inverse")
 
     def split(self, raw: Tensor) -> list[tuple[Transform, Tensor]]:
         """Each part with its raw parameters."""
-        return list(zip(self.parts, raw.split(self._sizes, -1), strict=True))
+        return list(zip(self.parts, raw.split([f.n_parameters for f in self.parts], -1), strict=True))
 
-    def _through(self, x: Tensor, raw: Tensor, *, forward: bool) -> tuple[Tensor, Tensor]:
+    def _through(self, x: Tensor, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
         ladj = torch.zeros_like(x)
         steps = self.split(raw)
-        for f, part in steps if forward else reversed(steps):
-            x, more = f.forward(x, part) if forward else f.inverse(x, part)
+        for f, part in reversed(steps) if method == "inverse" else steps:
+            x, more = getattr(f, method)(x, part)
             ladj = ladj + more
         return x, ladj
 
-    def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        y, ladj = self.define_forward(x, raw)
-        return y, ladj.exp()
+    def _kernel(self) -> Kernel | None:
+        """A chain of an affine map and a B-spline on a line has a kernel of its own."""
+        first, last = self.parts[0], self.parts[-1]
+        if len(self.parts) == 2 and isinstance(first, Affine) and isinstance(last.kernel, SplineKernel):
+            return last.kernel.after_affine(math.log(first.max_slope), self._by_definitions)
+        return None
 
-    def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        x, ladj = self.define_inverse(y, raw)
-        return x, torch.exp(-ladj)
-
-    def __repr__(self) -> str:
-        return f"Chain({self.parts})"
-
-
-def _kernel(parts: Sequence[Transform]) -> Kernel | None:
-    """A chain of an affine map and a B-spline on a line has a kernel of its own."""
-    if len(parts) == 2 and isinstance(parts[0], Affine) and isinstance(parts[1], BSpline):
-        kernel = parts[1].kernel
-        return None if kernel is None else kernel.after_affine(math.log(parts[0].max_slope))
-    return None
+    def _by_definitions(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """The map without kernels of its parts."""
+        return self._through(x, raw, "define_forward")

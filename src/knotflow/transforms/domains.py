@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +47,8 @@ class Domain(ABC):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        object.__setattr__(self, "low", float(self.low))
+        object.__setattr__(self, "high", float(self.high))
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise ValueError(f"{name} needs finite limits, got low={self.low}, high={self.high}.")
         if not self.low < self.high:
@@ -56,6 +60,11 @@ class Domain(ABC):
     def length(self) -> float:
         """``high - low``."""
         return self.high - self.low
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest number that is a point of it: infinite, but not on an `Interval`."""
+        return -math.inf, math.inf
 
     @abstractmethod
     def enter(self, x: Tensor) -> Tensor:
@@ -86,6 +95,10 @@ class Interval(Domain):
     low: float = 0.0
     high: float = 1.0
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
     def enter(self, x: Tensor) -> Tensor:
         self.check(x)
         return clip(x, self.low, self.high)
@@ -105,6 +118,10 @@ class Interval(Domain):
                 f"{smallest:.9g} to {largest:.9g}; rescale the data, widen the interval, or use a "
                 "Line (identity outside) or a Circle (periodic)."
             )
+
+
+UNIT: Final = Interval()
+"""The default domain of transforms."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +176,46 @@ class RealLine(Domain):
         return x
 
 
-_NUMBERED: list[type[Domain]] = [Interval, Circle, Line]
+class Limits(NamedTuple):
+    """Least and largest values of coordinates, the `bounds` of their domains; all of shape (coordinates,)."""
+
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    """A point inside."""
+
+    @classmethod
+    def of(
+        cls, domains: Sequence[Domain], like: Tensor, *, margin: float = 0.0, rounded: bool = False
+    ) -> Limits:
+        """The limits of domains.
+
+        Args:
+            domains: Of the coordinates.
+            like: A tensor of the dtype and device that the limits get.
+            margin: Part of an interval that is cut off at each end.
+            rounded: Whether to include what counts as `rounding`.
+        """
+        gaps = [margin * d.length - (rounding(d, like.dtype) if rounded else 0.0) for d in domains]
+        return cls(
+            like.new_tensor([d.bounds[0] + gap for d, gap in zip(domains, gaps, strict=True)]),
+            like.new_tensor([d.bounds[1] - gap for d, gap in zip(domains, gaps, strict=True)]),
+            like.new_tensor([(d.low + d.high) / 2 for d in domains]),
+        )
+
+    def within(self, x: Tensor) -> Tensor:
+        """Which coordinates (..., coordinates) are finite and between their limits, each for itself."""
+        return x.isfinite() & (x >= self.low) & (x <= self.high)
+
+    def hold(self, x: Tensor) -> Tensor:
+        """Which points (..., coordinates) have all coordinates `within`; shape (...)."""
+        return self.within(x).all(-1)
+
+
+DOMAINS: Final[dict[str, type[Domain]]] = {"interval": Interval, "circle": Circle, "line": Line}
+"""Those on which coordinates live, by the names that files give them, in the order of the kernels."""
 
 
 def number_of(domain: Domain) -> int:
     """Which domain it is, as the kernels count them."""
-    return _NUMBERED.index(type(domain))
-
-
-def numbered(number: int, low: float, high: float) -> Domain:
-    """The domain of a number."""
-    return _NUMBERED[number](low, high)
+    return list(DOMAINS.values()).index(type(domain))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from operator import add
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -169,6 +169,12 @@ class Slopes(Parametrisation):
         shift = math.log((1 - self.min_slope) / (self.max_slope - 1))
         least = self.min_slope / (self.max_slope - self.min_slope)
         return ((raw + shift).sigmoid_() * supports).add_(supports, alpha=least)
+
+
+SLOPES: Final = Slopes()
+"""The default parametrisation."""
+PARAMETRISATIONS: Final[dict[str, type[Parametrisation]]] = {"slopes": Slopes, "paper": Paper}
+"""By the names that users and files give them."""
 
 
 def supports(widths: Tensor, layout: Layout) -> Tensor:

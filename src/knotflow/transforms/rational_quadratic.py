@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from knotflow.kernels.ops import SplineKernel, define, prepare
-from knotflow.transforms.base import Transform, check_count
-from knotflow.transforms.domains import Circle, Domain, Interval, Line, clip, number_of, numbered, with_value
+from knotflow.kernels.ops import SplineKernel, prepare
+from knotflow.transforms.base import SlopeTransform, check_count
+from knotflow.transforms.domains import UNIT, Circle, Domain, Line, clip, number_of, with_value
 from knotflow.transforms.knots import check_floor, least_share, shares
 from knotflow.transforms.roots import attach_derivatives
 from knotflow.transforms.search import PrefixSums
 
 
-class RationalQuadratic(Transform):
+@dataclass(frozen=True)
+class RationalQuadratic(SlopeTransform):
     r"""Monotone rational-quadratic splines (Durkan et al., "Neural Spline Flows", NeurIPS 2019).
 
     On a bin of width $w$, height $h$, mean slope $s = h / w$ and end slopes $d_0, d_1$, with the local
@@ -39,47 +41,22 @@ class RationalQuadratic(Transform):
         min_slope: floor of the slopes at the knots.
     """
 
-    def __init__(
-        self,
-        bins: int = 32,
-        domain: Domain | None = None,
-        *,
-        min_width: float | None = None,
-        min_height: float | None = None,
-        min_slope: float = 1e-2,
-    ) -> None:
-        check_count("bins", bins, 1)
-        check_floor("min_width", min_width, bins)
-        check_floor("min_height", min_height, bins)
-        if not 0 < min_slope < 1:
-            raise ValueError(f"expected 0 < min_slope < 1, got {min_slope}.")
-        self.domain = Interval() if domain is None else domain
-        self.bins = bins
-        self.min_width, self.min_height, self.min_slope = min_width, min_height, min_slope
-        extra = {Circle: 0, Line: -1}.get(type(self.domain), 1)
-        self.n_parameters = 3 * bins + extra
-        self.smoothness = 1
-        self.kernel = SplineKernel(
-            family=1,
-            order=0,
-            bins=bins,
-            domain=number_of(self.domain),
-            parametrisation=0,
-            phase=0,
-            n_parameters=self.n_parameters,
-            low=self.domain.low,
-            high=self.domain.high,
-            width_floor=least_share(min_width, bins),
-            rise_floor=least_share(min_height, bins),
-            min_slope=min_slope,
-        )
-        prepare()
+    bins: int = 32
+    domain: Domain = UNIT
+    _: KW_ONLY
+    min_width: float | None = None
+    min_height: float | None = None
+    min_slope: float = 1e-2
 
-    def __repr__(self) -> str:
-        return (
-            f"RationalQuadratic(bins={self.bins}, domain={self.domain}, min_width={self.min_width}, "
-            f"min_height={self.min_height}, min_slope={self.min_slope})"
-        )
+    def __post_init__(self) -> None:
+        check_count("bins", self.bins, 1)
+        check_floor("min_width", self.min_width, self.bins)
+        check_floor("min_height", self.min_height, self.bins)
+        if not 0 < self.min_slope < 1:
+            raise ValueError(f"expected 0 < min_slope < 1, got {self.min_slope}.")
+        extra = {Circle: 0, Line: -1}.get(type(self.domain), 1)
+        self._derive(n_parameters=3 * self.bins + extra, smoothness=1)
+        self._derive(kernel=_kernel(self))
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
@@ -119,19 +96,23 @@ class RationalQuadratic(Transform):
         return _Spline(PrefixSums(widths, low), PrefixSums(heights, low), slopes)
 
 
-def _define_forward(kernel: SplineKernel, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-    """What a kernel computes, by torch functions."""
-    family = RationalQuadratic(
-        kernel.bins,
-        numbered(kernel.domain, kernel.low, kernel.high),
-        min_width=kernel.width_floor,
-        min_height=kernel.rise_floor,
-        min_slope=kernel.min_slope,
+def _kernel(f: RationalQuadratic) -> SplineKernel:
+    prepare()
+    return SplineKernel(
+        family=1,
+        order=0,
+        bins=f.bins,
+        domain=number_of(f.domain),
+        parametrisation=0,
+        phase=0,
+        n_parameters=f.n_parameters,
+        low=f.domain.low,
+        high=f.domain.high,
+        width_floor=least_share(f.min_width, f.bins),
+        rise_floor=least_share(f.min_height, f.bins),
+        min_slope=f.min_slope,
+        definition=f.define_forward,
     )
-    return family.define_forward(x, raw)
-
-
-define(1, _define_forward)
 
 
 class _Spline(NamedTuple):

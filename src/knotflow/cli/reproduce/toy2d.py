@@ -9,12 +9,19 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from knotflow.cli.model import TransformName
 from knotflow.cli.options import ScaleName, SeedOption, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import need
+
+
+class ModelName(StrEnum):
+    """Transforms of the paper."""
+
+    bspline = "bspline"
+    rq = "rq"
+    smooth = "smooth"
 
 
 class DomainName(StrEnum):
@@ -44,7 +51,7 @@ def toy2d(
         typer.Option(help="paper: four couplings for each transform; best: our own flow, in a further row."),
     ] = Preset.paper,
     model: Annotated[
-        list[TransformName] | None, typer.Option(help="Only this transform; may be repeated.")
+        list[ModelName] | None, typer.Option(help="Only this transform; may be repeated.")
     ] = None,
     domain: Annotated[
         list[DomainName] | None, typer.Option(help="Only this domain; may be repeated.")
@@ -73,7 +80,7 @@ def toy2d(
     if preset is Preset.best and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
     folder = out or Path("runs") / f"toy2d-{scale.value}"
-    models = ["best"] if preset is Preset.best else [m.value for m in model or list(TransformName)]
+    models = ["best"] if preset is Preset.best else [m.value for m in model or list(ModelName)]
     output = Output(as_json=as_json, quiet=quiet)
     with working(output) as progress, kept(ctx, folder / "toy2d.toml"):
         for where in domain or list(DomainName):
