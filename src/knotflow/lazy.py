@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 
 def lazy_names(
-    package: str, modules: Sequence[str] = ()
+    package: str, modules: Sequence[str] = (), more: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
@@ -22,6 +22,7 @@ def lazy_names(
     Args:
         package: Its ``__name__``.
         modules: Modules inside the package that can be reached as its attributes, too.
+        more: Modules of further names that the package has.
     """
 
     @cache
@@ -30,7 +31,8 @@ def lazy_names(
         tree = ast.parse(vars(sys.modules[package])["__loader__"].get_source(package))
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         found = {a.asname or a.name: (str(node.module), a.name) for node in imports for a in node.names}
-        return {name: found[name] for name in sys.modules[package].__all__}
+        listed = {name: found[name] for name in sys.modules[package].__all__ if name in found}
+        return listed | {name: (module, name) for name, module in (more or {}).items()}
 
     def get(name: str) -> Any:
         if name in modules:

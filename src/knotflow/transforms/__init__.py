@@ -35,4 +35,6 @@ __all__ = [
     "Transform",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(
+    __name__, more={f.title: f"knotflow.transforms.{f.module}" for f in FAMILIES.values()}
+)
