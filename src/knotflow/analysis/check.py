@@ -11,6 +11,7 @@ a frame, some 3e3 kT/nm; 1e-4 of it leaves room for the approximate roots and lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -77,6 +78,24 @@ class Check:
     def ok(self) -> bool:
         """Whether no promise is broken; a value that is NaN breaks it."""
         return self.value is None or self.limit is None or self.value <= self.limit
+
+
+class Worst:
+    """The largest of numbers that come in pieces; NaN if one of them is, or if there are none."""
+
+    def __init__(self) -> None:
+        self._value = torch.tensor(-math.inf, dtype=torch.float64)
+
+    def add(self, values: Tensor) -> None:
+        """Look at more numbers."""
+        if values.numel():
+            # Torch's maximum keeps NaN, which must show.
+            self._value = torch.maximum(self._value, values.max().double())
+
+    @property
+    def value(self) -> float:
+        """The largest so far."""
+        return math.nan if self._value == -math.inf else self._value.item()
 
 
 def check_molecule(
@@ -263,17 +282,16 @@ def _check_round_trips(
     coordinates: InternalCoordinates, chirality: Chirality, frames: Iterable[Tensor]
 ) -> list[Check]:
     """Positions to coordinates and back; and whether frames are of the right hand at all."""
-    worst = {dtype: torch.zeros((), dtype=torch.float64) for dtype in ROUND_TRIP_LIMITS}
+    worst = {dtype: Worst() for dtype in ROUND_TRIP_LIMITS}
     mirrored = 0
     for x in frames:
         mirrored += int((~chirality.matches(x)).sum())
         for dtype in worst:
             back, _ = coordinates.inverse(coordinates(x.to(dtype))[0])
             y = x.double()
-            error = (superposed(back.double(), y) - y).norm(dim=-1).max()
-            worst[dtype] = torch.maximum(worst[dtype], error)
+            worst[dtype].add((superposed(back.double(), y) - y).norm(dim=-1))
     checks = [
-        Check(f"round trip, {str(dtype).removeprefix('torch.')}", worst[dtype].item(), limit, "nm")
+        Check(f"round trip, {str(dtype).removeprefix('torch.')}", worst[dtype].value, limit, "nm")
         for dtype, limit in ROUND_TRIP_LIMITS.items()
     ]
     return [*checks, Check("frames of other handedness", mirrored, None, "", chiral_centres(chirality))]

@@ -28,7 +28,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.analysis.check import Check, chiral_centres, log_determinant
+from knotflow.analysis.check import Check, Worst, chiral_centres, log_determinant
 from knotflow.analysis.continuity import largest_jump
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
@@ -119,22 +119,6 @@ def check_flow(flow: Flow, samples: int = 10_000, seed: int = 0, progress: Progr
     return checks
 
 
-class _Worst:
-    """The largest of numbers that come in pieces; NaN if one of them is, or if there are none."""
-
-    def __init__(self) -> None:
-        self._value = torch.tensor(-math.inf, dtype=torch.float64)
-
-    def add(self, values: Tensor) -> None:
-        if values.numel():
-            # Torch's maximum keeps NaN, which must show.
-            self._value = torch.maximum(self._value, values.max().double())
-
-    @property
-    def value(self) -> float:
-        return math.nan if self._value == -math.inf else self._value.item()
-
-
 def _chunks(doing: str, total: int, progress: Progress) -> Iterator[int]:
     """Sizes of the pieces of so many samples, reported as they are taken."""
     for start in range(0, total, CHUNK):
@@ -164,7 +148,7 @@ def _check_trips(flow: Flow, samples: int, seed: int, progress: Progress) -> lis
     dtype, name = _label(flow)
     generator = torch.Generator().manual_seed(seed)
     inner = [standard(d) for d in flow.domains]
-    base, data, volume, broken = _Worst(), _Worst(), _Worst(), 0
+    base, data, volume, broken = Worst(), Worst(), Worst(), 0
     for n in _chunks(f"flow, {name}", samples, progress):
         z = flow.sample_base(n, generator=generator)
         q, ladj = flow.inverse(z)
@@ -221,7 +205,7 @@ def _samples(flow: Flow, n: int, generator: torch.Generator) -> tuple[Tensor, Te
 
 def _check_jacobian(flow: Flow, generator: torch.Generator) -> Check:
     """Log-determinants of the flow against those of its Jacobian."""
-    worst = _Worst()
+    worst = Worst()
     for q in _samples(flow, JACOBIANS, generator)[0]:
         worst.add((flow(q)[1].detach() - _log_volume(flow, q)).abs())
     return Check("flow: log-determinant", worst.value, JACOBIAN_LIMIT)
@@ -271,7 +255,7 @@ def _disturb(flow: Flow, origin: Flow, direction: list[Tensor], scale: float) ->
 def _check_distribution(flow: Flow, samples: int, generator: torch.Generator) -> Check:
     """Kolmogorov's distance of the base points of samples from the base, the largest of all coordinates."""
     q, _ = _samples(flow, samples, generator)
-    n, worst = len(q), _Worst()
+    n, worst = len(q), Worst()
     if n:
         z = torch.cat([flow(part)[0] for part in q.split(CHUNK)])
         lines = torch.tensor([isinstance(d, Line) for d in flow.domains])
@@ -333,7 +317,7 @@ def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, progres
     """Positions to base and back, log-densities both ways, numbers that are not finite."""
     dtype, name = _label(model.flow)
     generator = torch.Generator().manual_seed(seed)
-    trip, density, broken = _Worst(), _Worst(), 0
+    trip, density, broken = Worst(), Worst(), 0
     for n in _chunks(f"positions, {name}", samples, progress):
         x, log_p = model.sample_and_log_prob(n, generator=generator)
         fine = _finite(x, log_p)
@@ -355,7 +339,7 @@ def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, progres
 
 def _check_volume(model: BoltzmannGenerator, generator: torch.Generator) -> Check:
     """Log-densities of positions against determinants: from base to data, and on to positions."""
-    worst = _Worst()
+    worst = Worst()
     for q in _samples(model.flow, JACOBIANS, generator)[0]:
         x, _ = model.coordinates.inverse(q)
         if not _inside(model.flow, model.internal(x)[0][None]):
@@ -374,7 +358,7 @@ def _check_forces(model: BoltzmannGenerator, generator: torch.Generator) -> Chec
     x = x[_inside(model.flow, model.internal(x)[0], margin=1e-3)][:DIFFERENCES]
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     direction /= direction.square().sum((-1, -2), keepdim=True).sqrt()
-    worst = _Worst()
+    worst = Worst()
     if len(x):
         force = model.force(x)
         step = STEP * direction

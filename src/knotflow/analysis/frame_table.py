@@ -344,8 +344,9 @@ def _table(
     """The table of a piece whose rows are numbered from ``first``; ``kept`` are rows of the whole table."""
     positions = _array(x).astype(np.float32)
     rows = kept[(kept >= first) & (kept < first + len(x))] - first
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # forces of clashes may be beyond all bounds
         error = force_error(flow_force, true_force)
+        kept_forces = [force[rows].astype(np.float32) for force in (true_force, flow_force)]
     tensors = {name: _array(column) for name, column in columns.items() if isinstance(column, Tensor)}
     return FrameTable(
         **{**columns, **tensors},
@@ -355,8 +356,8 @@ def _table(
         kept=rows + first,
         positions=positions[rows],
         coordinates=_array(q)[rows],
-        true_force=true_force[rows].astype(np.float32),
-        flow_force=flow_force[rows].astype(np.float32),
+        true_force=kept_forces[0],
+        flow_force=kept_forces[1],
     )
 
 

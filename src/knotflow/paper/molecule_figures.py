@@ -125,4 +125,5 @@ def _table(arrays: dict[str, NDArray[Any]], side: str) -> FrameTable:
 
 
 def _narrow(column: NDArray[Any]) -> NDArray[Any]:
-    return column.astype(np.float32) if column.dtype == np.float64 else column
+    with np.errstate(over="ignore"):  # energies of clashes become infinite
+        return column.astype(np.float32) if column.dtype == np.float64 else column

@@ -95,17 +95,13 @@ class GeneratorReport:
 
 
 def write_generator_page(report: GeneratorReport, path: Path) -> None:
-    """Write the page; an older file of that name stays until the new one is complete.
+    """Write the page, which refers to nothing outside of it; an older one stays until it is complete.
 
     Raises:
         ModuleNotFoundError: if matplotlib or jinja2, which are optional, are not installed.
     """
-    write_atomically(path, render_generator_page(report).encode())
-
-
-def render_generator_page(report: GeneratorReport) -> str:
-    """The page as HTML that refers to nothing outside of it."""
-    return render_page(_page(report), "generator.html.j2", verdicts=report.verdicts, view=_view(report))
+    parts = {"verdicts": report.verdicts, "view": _view(report)}
+    write_atomically(path, render_page(_page(report), "generator.html.j2", **parts).encode())
 
 
 def _page(report: GeneratorReport) -> Page:
