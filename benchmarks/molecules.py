@@ -54,7 +54,7 @@ MICROSECOND = 1e6
 TARGET_HOURS, TARGET_CORES = 2.0, 2
 """For a microsecond of alanine dipeptide, all walkers together."""
 RATE_COLUMNS = ["per second", "best round", "× fastest OpenMM"]
-WORKER = "knotflow.simulation.tasks:block_worker"
+WORKER = "knotflow.simulation.tasks:task_worker"
 EAGER_WORKER = "benchmarks.molecules:eager_worker"
 Values = tuple[Tensor, Tensor]
 """Energies in kT and forces in kT/nm."""

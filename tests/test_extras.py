@@ -29,7 +29,14 @@ def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_an_import_that_fails_has_a_remedy() -> None:
-    sentence = r"molecules need a and b, not installed here; run: pip install 'knotflow\[molecules\]'"
-    with pytest.raises(ModuleNotFoundError, match=sentence), optional("molecules", "a and b", "molecules"):
+def test_an_import_that_fails_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ot", None)
+    sentence = r"distances need POT, not installed here; run: pip install 'knotflow\[analysis\]'"
+    with pytest.raises(ModuleNotFoundError, match=sentence), optional("distances"):
+        import ot  # noqa: F401
+
+
+def test_an_import_that_no_extra_mends_fails_as_usual() -> None:
+    sentence = r"^No module named 'knotflow\.nothing'$"
+    with pytest.raises(ModuleNotFoundError, match=sentence), optional("molecules"):
         import knotflow.nothing  # noqa: F401

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VARIANTS = 64
-"""A function is compiled for at most so many combinations of shapes and arguments that need gradients."""
+"""A function is compiled for at most this many combinations of shapes and of arguments with gradients."""
 
 
 class Compiled(Generic[P, R]):
@@ -31,10 +31,10 @@ class Compiled(Generic[P, R]):
 
     Args:
         function: what to compile.
-        task: what goes on more slowly without compilation, for the message.
+        task: what is slower without compilation, for the message.
         enabled: whether to compile at all.
         options: of Inductor.
-        dynamic: None: once shapes change, compile for all sizes; False: for every shape anew.
+        dynamic: None: once shapes change, compile for all sizes; False: compile for every shape.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Compiled(Generic[P, R]):
         if self._compiled is None:
             return self.function(*args, **kwargs)
         if self._called:
-            # Should this need compiling anew, for other shapes, it may fail to: then try again below.
+            # Other shapes are compiled again here, which may fail: then try once more below.
             with contextlib.suppress(Exception):
                 return self._compiled(*args, **kwargs)
         self._called = True
@@ -80,7 +80,7 @@ class Compiled(Generic[P, R]):
 
 
 def _warn(error: Exception, task: str) -> None:
-    """Say that something could not be compiled, and what goes on more slowly."""
+    """Say that something could not be compiled, and what is slower without."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     # The first line may only say which backend failed; the next one says why.
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -1,4 +1,4 @@
-"""Packages that only some users need: what to do when one is missing."""
+"""Optional packages: what to say when one is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 MODULES: Final = {
     "analysis": {"arviz-stats": "arviz_stats", "POT": "ot", "pymbar": "pymbar"},
+    "ase": {"ase": "ase"},
     "molecules": {
         "h5py": "h5py",
         "mdtraj": "mdtraj",
@@ -19,15 +20,15 @@ MODULES: Final = {
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
 }
-"""Extras of knotflow that long work needs: names of their packages, and of the modules to import."""
+"""Extras of knotflow: names of their packages, and of the modules to import."""
 
 
 def need(work: str, *extras: str) -> None:
-    """Say at once, not after minutes, which packages some work lacks; nothing is imported.
+    """Say which packages are missing before long work starts; nothing is imported.
 
     Args:
-        work: What needs them, as in "the quickstart".
-        extras: Of `MODULES`.
+        work: What needs the packages, as in "the quickstart".
+        extras: Which extras of `MODULES` it needs.
 
     Raises:
         ModuleNotFoundError: with all that is missing, and the remedy.
@@ -45,20 +46,23 @@ def need(work: str, *extras: str) -> None:
 
 
 @contextmanager
-def optional(product: str, package: str, extra: str) -> Iterator[None]:
-    """Say how to install an optional package if it turns out to be missing when it is imported.
+def optional(product: str) -> Iterator[None]:
+    """Say how to install a package of `MODULES` if it turns out to be missing when it is imported.
 
     Args:
         product: What the package is needed for, in the plural.
-        package: Its name.
-        extra: The extra of knotflow that brings it.
 
     Raises:
-        ModuleNotFoundError: with the remedy, if the body raised one.
+        ModuleNotFoundError: with the remedy, if the body raised one for such a package.
     """
     try:
         yield
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"{product} need {package}, not installed here; run: pip install 'knotflow[{extra}]'"
-        ) from None
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        for extra, packages in MODULES.items():
+            for package, module in packages.items():
+                if module == missing:
+                    raise ModuleNotFoundError(
+                        f"{product} need {package}, not installed here; run: pip install 'knotflow[{extra}]'"
+                    ) from None
+        raise

@@ -1,14 +1,23 @@
-"""Files that are complete or not there, and JSON in them."""
+"""Files that are complete or not there, that only one process writes at a time, and JSON in them."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from knotflow.json_values import plain
+
+try:
+    import fcntl
+except ImportError:  # Windows: two writers at once are not noticed there.
+    fcntl = None  # type: ignore[assignment]
+
+_held: set[Path] = set()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -25,6 +34,47 @@ def write_atomically(path: Path, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_writer(path: str | Path) -> Iterator[None]:
+    """Keep other processes from writing to a file for as long as this block runs; blocks may be nested.
+
+    The lock ends with the process, however it ends.
+
+    Raises:
+        OSError: if another process has it.
+    """
+    path = Path(path).resolve()
+    if fcntl is None or path in _held:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock_path = hidden_beside(path, "lock")
+    with lock_path.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may just have removed it: then this is not the file that others lock.
+            ours = os.path.samestat(os.fstat(lock.fileno()), lock_path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
+            raise OSError(
+                f"{path} is being written by another process; wait until it is done, stop it, or choose "
+                "another file."
+            )
+        _held.add(path)
+        try:
+            yield
+        finally:
+            _held.discard(path)
+            lock_path.unlink(missing_ok=True)
+
+
+def hidden_beside(path: Path, kind: str) -> Path:
+    """A hidden file beside a file, the same one by whatever links it is reached."""
+    path = path.resolve()
+    return path.with_name(f".{path.name}.{kind}")
 
 
 def json_bytes(value: Any) -> bytes:

@@ -25,10 +25,11 @@ def lazy_names(
     """
 
     @cache
-    def homes() -> dict[str, str]:
+    def homes() -> dict[str, tuple[str, str]]:
+        """Module of each name, and what it is called there."""
         tree = ast.parse(vars(sys.modules[package])["__loader__"].get_source(package))
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        found = {alias.name: str(node.module) for node in imports for alias in node.names}
+        found = {a.asname or a.name: (str(node.module), a.name) for node in imports for a in node.names}
         return {name: found[name] for name in sys.modules[package].__all__}
 
     def get(name: str) -> Any:
@@ -36,7 +37,8 @@ def lazy_names(
             return import_module(f"{package}.{name}")
         if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes()[name]), name)
+        module, original = homes()[name]
+        value = getattr(import_module(module), original)
         # From now on Python finds it without asking here.
         setattr(sys.modules[package], name, value)
         return value

@@ -1,4 +1,4 @@
-"""The file ``log.csv`` of a training, as rows. It takes no more than Python, so all layers can read it."""
+"""The file ``log.csv`` of a training, as rows. It needs only Python, so every layer can read it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A pool of worker processes that prepare once and then do many tasks.
 
 Workers are fresh interpreters that run this module (``python -m knotflow.workers``) and talk with the parent
-through their standard input and output: pickles, each after its length. Nothing of the user's script is run
-again in them, so scripts need no ``if __name__ == "__main__":``. Pickles are safe here because both ends are
+through their standard input and output: pickles, each after its length. They do not run the user's
+script again, so scripts need no ``if __name__ == "__main__":``. Pickles are safe here because both ends are
 our own processes on one machine.
 """
 
@@ -39,7 +39,7 @@ def usable_cores() -> int:
 
 
 class WorkerError(RuntimeError):
-    """A task killed its worker again and again, or raised what is neither a `ValueError` nor an `OSError`."""
+    """A task killed its worker three times, or raised an error other than `ValueError` and `OSError`."""
 
 
 class WorkerPool:
@@ -116,7 +116,7 @@ class WorkerPool:
                 if reply is None:
                     self._forget([worker])
                 job = busy.pop(worker, None)
-                if job is None:  # a late word of a worker that was killed in an earlier iteration
+                if job is None:  # a late reply of a worker that was killed in an earlier iteration
                     continue
                 if reply is None:
                     job.check_attempts(worker.stop(patience=1.0))
@@ -149,7 +149,7 @@ class WorkerPool:
             worker = _Worker(self._greeting, self._inbox)
             self._staff.append(worker)
         job.attempts += 1
-        # Listed before it is sent: whoever is interrupted here finds all workers that may have a task.
+        # Listed before it is sent: after an interrupt here, all workers that may have a task are known.
         busy[worker] = job
         worker.send(job.message)
 

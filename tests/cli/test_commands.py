@@ -55,7 +55,7 @@ import importlib.util, sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == {missing!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}")
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else find(name, *rest)

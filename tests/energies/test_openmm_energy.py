@@ -205,7 +205,7 @@ def test_workers_and_closing(system: MolecularSystem, monkeypatch: pytest.Monkey
         assert not alone._pool._staff  # all in this process
     alone.close()
     assert alone.energy(frames(system, 40)).isfinite().all()
-    monkeypatch.setattr(openmm_energy, "GPU_PLATFORMS", (alone.platform,))
+    monkeypatch.setattr(platforms, "GPU_PLATFORMS", (alone.platform,))
     assert OpenMMEnergy(system).workers == 1
 
 

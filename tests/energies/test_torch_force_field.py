@@ -168,7 +168,7 @@ def with_cutoff() -> openmm.NonbondedForce:
 )
 def test_what_it_cannot_do_is_refused(system: openmm.System, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_terms(system)
+        read_terms(system, 1.0)
 
 
 def test_torsions_of_the_same_atoms_are_one_series() -> None:
@@ -180,12 +180,12 @@ def test_torsions_of_the_same_atoms_are_one_series() -> None:
     for _ in range(4):
         system.addParticle(1.0)
     system.addForce(force)
-    torsions = read_terms(system).torsions
-    assert torsions.atoms.shape == (4, 1) and torsions.cosines.shape == (4, 1)
+    terms = read_terms(system, 1.0)
+    assert terms.torsions.shape == (4, 1) and terms.cosines.shape == (4, 1, 1)
     phi = 0.7
     series = sum(
         a * math.cos(n * phi) + b * math.sin(n * phi)
-        for n, (a, b) in enumerate(zip(torsions.cosines[:, 0], torsions.sines[:, 0], strict=True))
+        for n, (a, b) in enumerate(zip(terms.cosines[:, 0, 0], terms.sines[:, 0, 0], strict=True))
     )
     expected = 1.5 * (1 + math.cos(2 * phi - 0.3)) + 0.5 * (1 + math.cos(3 * phi - math.pi))
     assert series == pytest.approx(expected, abs=1e-12)
@@ -196,4 +196,4 @@ def test_other_solvents_are_refused_by_name() -> None:
     system = molecule("ala2")
     xml = field.createSystem(system.topology.to_openmm(), nonbondedMethod=app.NoCutoff)
     with pytest.raises(ValueError, match="CustomGBForce"):
-        read_terms(xml)
+        read_terms(xml, 1.0)

@@ -9,7 +9,6 @@ import torch
 from knotflow.energies.openmm_contexts import frame_energies, make_context
 from knotflow.geometry import audit, paper_zmatrix
 from knotflow.molecules.coordinates import chirality_of, internal_coordinates, zmatrix_of
-from knotflow.molecules.reference import rebuilt
 from knotflow.molecules.system import MolecularSystem
 from tests.molecules.molecules import frames, molecule
 
@@ -82,17 +81,17 @@ def test_a_force_field_made_anew_is_that_of_the_files(name: str) -> None:
     def energies(system: MolecularSystem) -> list[float]:
         return frame_energies(make_context(system.xml, "Reference"), x)[0].tolist()
 
-    assert energies(rebuilt(system)) == pytest.approx(energies(system), abs=1e-9)
+    assert energies(system.parametrised_again()) == pytest.approx(energies(system), abs=1e-9)
     softer = with_softer_bonds(system)
     assert energies(softer) != pytest.approx(energies(system), abs=1e-3)
-    assert energies(rebuilt(softer)) == pytest.approx(energies(system), abs=1e-9)
+    assert energies(softer.parametrised_again()) == pytest.approx(energies(system), abs=1e-9)
 
 
 def test_a_force_field_without_files_cannot_be_made_anew() -> None:
     with pytest.raises(ValueError, match="does not say which force-field files"):
-        rebuilt(molecule("dimer"))
+        molecule("dimer").parametrised_again()
     system = molecule("ala2")
     with pytest.raises(ValueError, match=r"none\.xml cannot be loaded"):
-        rebuilt(replace(system, origin={"force_field": ["none.xml"]}))
+        replace(system, origin={"force_field": ["none.xml"]}).parametrised_again()
     with pytest.raises(ValueError, match=r"tip3p\.xml cannot describe the molecule again: No template"):
-        rebuilt(replace(system, origin={"force_field": ["tip3p.xml"]}))
+        replace(system, origin={"force_field": ["tip3p.xml"]}).parametrised_again()

@@ -178,7 +178,7 @@ def test_another_molecule_is_refused(tmp_path: Path) -> None:
         Simulation(tmp_path / "a.h5", molecule("ala2").with_temperature(350.0), plan)
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a state", None])
+@pytest.mark.parametrize("damage", [b"", b"not a state", b"PK\x03\x04 cut", None])
 def test_a_damaged_state_is_said(tmp_path: Path, damage: bytes | None) -> None:
     run(tmp_path / "a.h5", frames=2)
     state = tmp_path / "a.h5.state"

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import knotflow
+from knotflow import files
 from knotflow.molecules.system import MolecularSystem, ala2
 from knotflow.storage import trajectory
 from knotflow.storage.samples import SampleWriter
@@ -169,11 +170,9 @@ def test_readers_see_whole_appends_while_someone_writes(path: Path) -> None:
 
 
 def test_two_writers_are_refused(path: Path) -> None:
-    with trajectory.only_writer(path):
+    with files.only_writer(path):
         trajectory.append(path, make(range(5)), at=0)
-        refusal = in_child(
-            lambda: (trajectory.journal._held.clear(), trajectory.append(path, make(range(5)), 5))
-        )
+        refusal = in_child(lambda: (files._held.clear(), trajectory.append(path, make(range(5)), 5)))
         assert refusal.startswith("OSError") and "is being written by another process" in refusal
         assert in_child(lambda: len(trajectory.read(path))) == "5"
     assert in_child(lambda: trajectory.append(path, make(range(5, 6)), 5)) == "None"

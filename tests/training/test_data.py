@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +85,10 @@ def test_batches_where_there_are_no_own_samples() -> None:
         list(Batches(_numbers(20), 10, 7, 0, 6, own=lambda: _numbers(3), own_size=4))
 
 
+def config(**changes: Any) -> TrainingConfig:
+    return TrainingConfig(**{"batch_size": 4, "steps": 23, "checkpoint_every": 10} | changes)
+
+
 def test_own_samples_are_those_of_the_block() -> None:
     asked = []
 
@@ -91,22 +96,20 @@ def test_own_samples_are_those_of_the_block() -> None:
         asked.append(first)
 
     for done in (0, 2):
-        data = FlowData(
-            _numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=done, own=own, own_size=2
-        )
+        data = FlowData(_numbers(20), None, config(own_share=0.5), done=done, own=own)
         list(data.train_dataloader())
     assert asked == [0, 20]
 
 
 def test_blocks_cover_all_steps() -> None:
-    data = FlowData(_numbers(20), None, batch_size=4, steps=23, block=10, seed=0, done=2)
+    data = FlowData(_numbers(20), None, config(), done=2)
     assert data.blocks_left == 1 and len(data.train_dataloader()) == 3
     assert data.val_dataloader() == []
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [1000, 1000, 300]), (1200, [1200, 1100])])
 def test_validation_data_come_in_order_in_large_pieces(batch_size: int, sizes: list[int]) -> None:
-    data = FlowData(_numbers(1200), _numbers(2300), batch_size=batch_size, steps=1, block=1, seed=0)
+    data = FlowData(_numbers(1200), _numbers(2300), config(batch_size=batch_size))
     pieces = data.val_dataloader()
     assert [len(piece.x) for piece in pieces] == sizes and len(pieces) == len(sizes)
     assert torch.equal(torch.cat([piece.x for piece in pieces]), _numbers(2300).x)

@@ -261,4 +261,4 @@ except ModuleNotFoundError as error:
     )
     loss, message = done.stdout.splitlines()
     assert math.isfinite(float(loss))
-    assert message == "training runs need Lightning, not installed here; run: pip install 'knotflow[train]'"
+    assert message == "training runs need lightning, not installed here; run: pip install 'knotflow[train]'"

@@ -26,7 +26,6 @@ from knotflow.energies.torch_force_field import TorchForceField
 from knotflow.geometry import Chirality, InternalCoordinates, audit
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.coordinates import chirality_of, internal_coordinates
-from knotflow.molecules.reference import rebuilt
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.simulation.engines import OpenMMEngine
@@ -181,7 +180,7 @@ class _Reference:
         self.n_atoms = system.n_atoms
         self.note = ""
         try:
-            system = rebuilt(system)
+            system = system.parametrised_again()
         except ValueError as error:
             self.note = f"compared with the stored system only: {error}"
         self._kT = system.kT

@@ -75,7 +75,7 @@ def energy_distance(
     u: Floats, v: Floats, u_weight: Floats | None = None, v_weight: Floats | None = None
 ) -> float:
     r"""Wasserstein distance in kT of two sets of energies, exact: $W_2^2 = \int_0^1 (F^{-1} - G^{-1})^2$."""
-    with optional("distances", "POT", "analysis"):
+    with optional("distances"):
         import ot
     square = float(
         ot.wasserstein_1d(u, v, _scaled(u_weight, len(u)) / len(u), _scaled(v_weight, len(v)) / len(v), p=2)
@@ -90,7 +90,7 @@ def torus_distance(a: Floats, b: Floats) -> float:
     The plan is exact, and its time grows faster than $n^2$. Finite sets are apart even if they are drawn from
     the same distribution: compare with the distance between two sets of data.
     """
-    with optional("distances", "POT", "analysis"):
+    with optional("distances"):
         import ot
     delta = np.abs(a[:, None] - b) % (2 * np.pi)
     cost = (np.minimum(delta, 2 * np.pi - delta) ** 2).sum(-1)

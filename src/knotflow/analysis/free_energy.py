@@ -156,7 +156,7 @@ def import_pymbar() -> ModuleType:
     """The package pymbar, without what it says when imported: that JAX is missing, and of other parts."""
     for name in ("pymbar.mbar_solvers", "pymbar.timeseries"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with optional("free energies", "pymbar", "analysis"):
+    with optional("free energies"):
         return import_module("pymbar")
 
 

@@ -36,7 +36,7 @@ def ase_calculator(model: BoltzmannGenerator | MolecularEnergy) -> Calculator:
         raise ValueError(
             f"ase_calculator takes a BoltzmannGenerator or a MolecularEnergy, got {type(model).__name__}."
         )
-    with optional("ASE calculators", "ase", "ase"):
+    with optional("ASE calculators"):
         kind = _calculator_class()
     calculator: Calculator = kind(model)
     return calculator

@@ -20,7 +20,7 @@ from knotflow.config import Config
 from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import write_atomically
+from knotflow.files import only_writer, write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
@@ -220,7 +220,7 @@ class ExactRun:
         plan, report = self.plan, progress or silent
         moves = plan.model_dump(include={"flow_moves", "hmc_moves", "md_steps", "time_step"})
         sampler = FlowMonteCarlo(self.model, energy, **moves)
-        with trajectory.only_writer(self.path):
+        with only_writer(self.path):
             if self.state is None:
                 began = time.perf_counter()
                 chains = sampler.start(plan.chains, plan.seed)

@@ -59,7 +59,7 @@ def openmm_force(
             f"openmm_force takes a BoltzmannGenerator, got {type(model).__name__}; OpenMM has force fields "
             "of its own."
         )
-    with optional("OpenMM forces", "OpenMM", "molecules"):
+    with optional("OpenMM forces"):
         import openmm
     if not hasattr(openmm, "PythonForce"):
         raise ModuleNotFoundError(

@@ -25,7 +25,7 @@ from knotflow.config import Config
 from knotflow.dynamics.bonds import Bonds
 from knotflow.dynamics.integrators import Integrator, Langevin, State, Verlet
 from knotflow.dynamics.masses import Masses
-from knotflow.dynamics.record import Record, from_mdtraj, read_arrays, write_arrays
+from knotflow.dynamics.record import Record, from_mdtraj, read_noted, write_noted
 from knotflow.dynamics.score import summary
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import write_json
@@ -290,10 +290,10 @@ class _Work:
             f"state_{f.name}": np.asarray(getattr(state, f.name)) for f in fields(state)
         }
         arrays |= {"potential": self.potential, "kinetic": self.kinetic, "positions": self.positions}
-        write_arrays(path, arrays, {**self.about, "seconds": self.seconds, "steps": self.steps})
+        write_noted(path, arrays, {**self.about, "seconds": self.seconds, "steps": self.steps})
 
     def resumed(self, path: Path, energy: MolecularEnergy) -> State:
-        arrays, about = read_arrays(path)
+        arrays, about = read_noted(path)
         refuse_other_run(path, about, self.about)
         found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
         step, clock = int(found.pop("step")), float(found.pop("time"))

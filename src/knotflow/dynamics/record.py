@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from knotflow.extras import optional
-from knotflow.files import write_atomically
+from knotflow.storage.arrays import read_arrays, write_arrays
 
 if TYPE_CHECKING:
     import mdtraj
@@ -71,7 +69,7 @@ class Record:
     def save(self, path: str | Path) -> None:
         """Write a compressed ``.npz`` that NumPy reads, too."""
         arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "about"}
-        write_arrays(Path(path), arrays, self.about, compressed=True)
+        write_noted(Path(path), arrays, self.about, compressed=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -81,7 +79,7 @@ class Record:
             OSError: if there is no such file.
             ValueError: if it is not such a file, or damaged.
         """
-        arrays, about = read_arrays(Path(path))
+        arrays, about = read_noted(Path(path))
         for name in ("production", "degrees_of_freedom"):
             arrays[name] = int(arrays[name])
         return cls(**arrays, about=about)
@@ -102,7 +100,7 @@ def to_mdtraj(
         ValueError: if shapes do not fit.
         ModuleNotFoundError: without MDTraj.
     """
-    with optional("trajectories", "mdtraj", "molecules"):
+    with optional("trajectories"):
         import mdtraj
     x = np.asarray(positions, dtype=np.float32)
     x = x[:, None] if x.ndim == 3 else x
@@ -133,27 +131,23 @@ def from_mdtraj(trajectory: mdtraj.Trajectory, system: MolecularSystem) -> NDArr
     return positions
 
 
-def write_arrays(
+def write_noted(
     path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, compressed: bool = False
 ) -> None:
     """Write arrays and a dictionary atomically."""
-    buffer = io.BytesIO()
     note = np.array(json.dumps({"format": FORMAT, "about": about}))
-    write: Any = np.savez_compressed if compressed else np.savez
-    write(buffer, note=note, **arrays)
-    write_atomically(path, buffer.getvalue())
+    write_arrays(path, {"note": note, **arrays}, compressed=compressed)
 
 
-def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read what `write_arrays` wrote; nothing is unpickled."""
+def read_noted(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what `write_noted` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_arrays(path)
         note = json.loads(str(arrays.pop("note")))
         if note["format"] != FORMAT:
             raise ValueError(f"its format is {note['format']}")
         about: dict[str, Any] = note["about"]
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not a file of dynamics ({FORMAT}), or is damaged ({error}); remove it."
         ) from None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.extras import optional
+from knotflow.workers import usable_cores
 
 if TYPE_CHECKING:
     import openmm
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 Frames = NDArray[np.float64]
 
 PROPERTIES: Final = {"Threads": "1", "DeterministicForces": "true", "Precision": "mixed"}
-"""What platforms are asked for, each as far as it knows the property: parallel work is left to processes."""
+"""Set on platforms that know them. One thread each: parallel work is left to processes."""
 
 GPU_PLATFORMS: Final = ("CUDA", "OpenCL", "HIP")
 
 TRIALS: Final = 30
 CLEARLY: Final = 2.0
-"""So many times as fast as ``"Reference"`` another platform must be to be preferred to it."""
+"""How many times as fast as ``"Reference"`` another platform must be to be preferred."""
 TRIAL_SECONDS: Final = 0.1
-"""A platform is timed by so many evaluations, or by fewer (three at least) if they take longer than this."""
+"""A platform is timed by `TRIALS` evaluations, or by fewer (at least three) if they take longer than this."""
 
 
 def make_context(xml: str, platform: str, integrator: openmm.Integrator | None = None) -> openmm.Context:
@@ -41,7 +42,7 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
         platform: Its name, such as ``"Reference"`` (double precision) or ``"CPU"`` (mostly single).
         integrator: For simulations; energies alone need none.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     chosen = openmm.Platform.getPlatformByName(platform)
     known = set(chosen.getPropertyNames())
@@ -52,7 +53,7 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
 
 def works(platform: str, xml: str) -> bool:
     """Whether this machine has a platform, and it knows the forces of a serialised OpenMM System."""
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     try:
         make_context(xml, platform)
@@ -65,14 +66,14 @@ def fastest_platform(xml: str, positions: Frames) -> str:
     """The platform that evaluates energy and forces fastest, found by trying all that work here.
 
     Small molecules are usually fastest on ``"Reference"``, which has least to prepare for an evaluation. It
-    is also the most precise, and so chosen unless another is clearly faster: whoever simulates twice on a
-    busy machine gets the same bits.
+    is also the most precise, and so chosen unless another is clearly faster: simulating twice on a busy
+    machine then gives the same bits.
 
     Args:
         xml: The OpenMM System, serialised.
         positions: A structure to try, shape ``(atoms, 3)`` in nm.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         import openmm
     seconds: dict[str, float] = {}
     for number in range(openmm.Platform.getNumPlatforms()):
@@ -90,14 +91,19 @@ def fastest_platform(xml: str, positions: Frames) -> str:
     return "Reference" if reference < CLEARLY * seconds[fastest] else fastest
 
 
+def worker_count(place: str) -> int:
+    """How many processes suit an OpenMM platform or a torch device: one for a GPU, else one for each core."""
+    return 1 if place in (*GPU_PLATFORMS, "cuda") else usable_cores()
+
+
 def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.float64], Frames]:
     """Energies in kJ/mol, shape ``(n,)``, and forces in kJ/mol/nm, shape ``(n, atoms, 3)``, of frames in nm.
 
     A frame with a position that is not finite gets NaN for its energy and all its forces; so does one that
     OpenMM refuses.
     """
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
+    import openmm
+
     energies_kj = np.full(len(frames), np.nan)
     forces_kj = np.full(frames.shape, np.nan)
     for index in np.flatnonzero(np.isfinite(frames).all((1, 2))):

@@ -11,22 +11,22 @@ from torch import Tensor
 
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.energies.openmm_contexts import (
-    GPU_PLATFORMS,
     Frames,
     fastest_platform,
     frame_energies,
     make_context,
+    worker_count,
 )
-from knotflow.workers import WorkerPool, usable_cores
+from knotflow.workers import WorkerPool
 
 if TYPE_CHECKING:
     from knotflow.molecules.system import MolecularSystem
 
 SMALL_BATCH: Final = 32
-"""Up to so many frames are evaluated in this process: not worth the start of a worker, nor the way to it."""
+"""Batches up to this size are evaluated in this process: sending them to a worker would not pay."""
 
 CHUNK: Final = (8, 250)
-"""Least and most frames in a worker's task."""
+"""Fewest and most frames in a worker's task."""
 
 
 class OpenMMEnergy(MolecularEnergy):
@@ -54,9 +54,7 @@ class OpenMMEnergy(MolecularEnergy):
         self.n_atoms = system.n_atoms
         self.temperature = system.temperature
         self.platform = fastest_platform(system.xml, system.positions)
-        if workers is None:
-            workers = 1 if self.platform in GPU_PLATFORMS else usable_cores()
-        self.workers = workers
+        self.workers = worker_count(self.platform) if workers is None else workers
         self._kT = system.kT
         self._context = make_context(system.xml, self.platform)
         self._setup = (system.xml, self.platform)

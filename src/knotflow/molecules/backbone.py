@@ -18,7 +18,7 @@ def backbone_torsions(
         system: The molecule.
         positions: In nm, shape ``(frames, atoms, 3)``.
     """
-    with optional("molecules", "mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
     frames = mdtraj.Trajectory(positions, system.topology)
     (phi_atoms, phi), (psi_atoms, psi) = mdtraj.compute_phi(frames), mdtraj.compute_psi(frames)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.extras import optional
 from knotflow.molecules.structure import Structure, residue_label, with_hydrogens
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from openmm import app
 
 Solvent = Literal["obc", "vacuum"]
-"""Implicit water after Onufriev, Bashford and Case; or no further file than those of the force field."""
+"""Implicit water (Onufriev, Bashford and Case), or the files of the force field alone."""
 
 DEFAULT_FORCE_FIELD = ("amber99sbildn.xml",)
 
@@ -70,8 +69,8 @@ def load_force_field(files: Sequence[str]) -> app.ForceField:
     Raises:
         ValueError: if one is missing or cannot be used.
     """
-    with optional("molecules", "openmm", "molecules"):
-        from openmm import app
+    from openmm import app
+
     try:
         return app.ForceField(*files)
     except Exception as error:  # of any kind: the files can even hold code
@@ -106,9 +105,8 @@ def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[n
     Raises:
         ValueError: if the energy is or stays far too high, as it does for atoms on top of each other.
     """
-    with optional("molecules", "openmm", "molecules"):
-        import openmm
-        from openmm import unit
+    import openmm
+
     name = "Reference" if len(positions) <= LARGE else "CPU"
     settings = {"DeterministicForces": "true"} if name == "CPU" else {}
     platform = openmm.Platform.getPlatformByName(name)
@@ -123,17 +121,16 @@ def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[n
             f"the energy of the structure cannot be minimised, it stays at {energy_kj:.3g} kJ/mol, probably "
             "because atoms lie on top of each other; repair the structure."
         )
-    minimum = context.getState(getPositions=True).getPositions(asNumpy=True).value_in_unit(unit.nanometer)
-    return np.array(minimum, dtype=np.float64)
+    return np.array(context.getState(positions=True).getPositions(asNumpy=True)._value, dtype=np.float64)
 
 
 def _energy_kj(context: openmm.Context) -> float:
-    return float(context.getState(getEnergy=True).getPotentialEnergy()._value)
+    return float(context.getState(energy=True).getPotentialEnergy()._value)
 
 
 def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
-    with optional("molecules", "openmm", "molecules"):
-        from openmm import app
+    from openmm import app
+
     return force_field.createSystem(
         structure.topology,
         nonbondedMethod=app.NoCutoff,

@@ -45,7 +45,7 @@ def peptide(
 
 def heavy_atoms(sequence: str) -> Structure:
     """The capped, extended chain without hydrogens; in a residue the side chain comes before C and O."""
-    with optional("molecules", "PeptideBuilder and openmm", "molecules"):
+    with optional("molecules"):
         import PeptideBuilder
         from openmm import app
     chain = PeptideBuilder.make_extended_structure(f"G{sequence}G")

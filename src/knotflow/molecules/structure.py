@@ -37,14 +37,14 @@ def read_pdb(path: str | Path) -> Structure:
         ValueError: if it is no PDB file, has a periodic box, or holds water, ions or positions that are no
             numbers.
     """
-    with optional("molecules", "openmm", "molecules"):
+    with optional("molecules"):
         from openmm import app, unit
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no PDB file {path}.")
     try:
         pdb = app.PDBFile(str(path))
-    except Exception as error:  # the parser of OpenMM raises whatever it stumbles upon
+    except Exception as error:  # OpenMM's parser raises errors of many kinds
         raise ValueError(
             f"{path} cannot be read as a PDB file ({type(error).__name__}: {error}); expected ATOM records "
             "with names, residues and coordinates in their columns."
@@ -65,8 +65,8 @@ def read_pdb(path: str | Path) -> Structure:
 
 def with_hydrogens(structure: Structure, pH: float = 7.0) -> Structure:
     """Add the hydrogens that are missing, protonated as is usual at this pH; atoms that are there stay."""
-    with optional("molecules", "openmm", "molecules"):
-        from openmm import OpenMMException, Platform, app, unit
+    from openmm import OpenMMException, Platform, app, unit
+
     modeller = app.Modeller(structure.topology, structure.positions * unit.nanometer)
     # OpenMM lets new hydrogens relax from places it draws from Python's own generator: make that repeatable.
     state = random.getstate()
@@ -88,9 +88,10 @@ def check_one_molecule(structure: Structure) -> None:
     Raises:
         ValueError: if the bonds do not connect all atoms, or one is far too long.
     """
-    bonds = np.array([(a.index, b.index) for a, b in structure.topology.bonds()], dtype=np.int64).reshape(
-        -1, 2
-    )
+    from knotflow.geometry.graph import bonds_between, neighbours  # it needs torch, workers do not
+
+    pairs = [(a.index, b.index) for a, b in structure.topology.bonds()]
+    bonds = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     atoms = list(structure.topology.atoms())
     lengths = np.linalg.norm(structure.positions[bonds[:, 0]] - structure.positions[bonds[:, 1]], axis=1)
     if (lengths > LONGEST_BOND).any():
@@ -99,9 +100,9 @@ def check_one_molecule(structure: Structure) -> None:
             f"atoms {a.name} of {residue_label(a.residue)} and {b.name} of {residue_label(b.residue)} are "
             f"bonded but {lengths.max():.2f} nm apart; if residues are missing there, complete the chain."
         )
-    first = _connected(bonds, len(atoms))
-    if len(first) < len(atoms):
-        other = next(atom for atom in atoms if atom.index not in first)
+    reached = bonds_between(neighbours(len(atoms), pairs), 0) >= 0
+    if not reached.all():
+        other = atoms[reached.argmin()]
         raise ValueError(
             f"expected one molecule, but no bonds lead from its first atom to {residue_label(other.residue)}"
             "; keep one molecule in the file, or add CONECT records for bonds that are not standard."
@@ -135,17 +136,3 @@ def _check_no_solvent(path: Path, structure: Structure) -> None:
             f"{path} holds {len(solvent)} water molecules or ions (first {residue_label(solvent[0])}), but "
             "only one molecule in vacuum or implicit solvent is supported; remove them."
         )
-
-
-def _connected(bonds: NDArray[np.int64], n_atoms: int) -> set[int]:
-    """The atoms that bonds connect with atom 0."""
-    neighbours: list[list[int]] = [[] for _ in range(n_atoms)]
-    for i, j in bonds.tolist():
-        neighbours[i].append(j)
-        neighbours[j].append(i)
-    seen, ahead = {0}, [0]
-    while ahead:
-        new = [j for j in neighbours[ahead.pop()] if j not in seen]
-        seen.update(new)
-        ahead += new
-    return seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,8 +45,8 @@ class MolecularSystem:
         temperature: In K.
         origin: How the system was made (source, force-field files, solvent ...); anything JSON can hold.
 
-    Where OpenMM is not installed, a description from elsewhere can be read and its topology, structure and
-    temperature used; its System, which was checked where it was made, waits.
+    Without OpenMM, a description from elsewhere can still be read, and its topology, structure and
+    temperature used. Its System was checked where it was made.
 
     Raises:
         ValueError: if the parts do not fit together, or if not every coordinate of the System is free,
@@ -69,7 +70,7 @@ class MolecularSystem:
                 f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row for "
                 f"each atom of the topology, got shape {self.positions.shape}."
             )
-        if _openmm_is_installed():
+        if importlib.util.find_spec("openmm"):
             _check_free(self.openmm_system(), self.n_atoms)
 
     @property
@@ -103,8 +104,8 @@ class MolecularSystem:
         return sorted((min(a.index, b.index), max(a.index, b.index)) for a, b in self.topology.bonds)
 
     def openmm_system(self) -> openmm.System:
-        """The OpenMM System, made anew at every call."""
-        with optional("molecules", "openmm", "molecules"):
+        """A new OpenMM System at every call."""
+        with optional("molecules"):
             import openmm
         try:
             return openmm.XmlSerializer.deserialize(self.xml)
@@ -114,6 +115,27 @@ class MolecularSystem:
     def with_temperature(self, temperature: float) -> Self:
         """The same molecule at another temperature in K."""
         return replace(self, temperature=temperature)
+
+    def parametrised_again(self) -> Self:
+        """The same molecule with a force field that OpenMM makes again from its files, to compare with.
+
+        Nothing of ``xml`` is used, nor the options it was made with: OpenMM's own defaults leave out no pair
+        of atoms and constrain nothing.
+
+        Raises:
+            ValueError: if the origin names no files, or OpenMM cannot use them.
+        """
+        with optional("molecules"):
+            import openmm
+        files = self.origin.get("force_field")
+        if not files:
+            raise ValueError("the system does not say which force-field files it was made of.")
+        force_field = load_force_field(files)
+        try:
+            anew = force_field.createSystem(self.topology.to_openmm())
+        except Exception as error:  # OpenMM raises several kinds
+            raise ValueError(f"{' + '.join(files)} cannot describe the molecule again: {error}") from None
+        return replace(self, xml=openmm.XmlSerializer.serialize(anew))
 
     def plain(self) -> dict[str, Any]:
         """Everything as JSON can hold it, exactly; `parse` reads it."""
@@ -209,7 +231,7 @@ def assemble(
         temperature: In K.
         **origin: What to note beside force field and solvent.
     """
-    with optional("molecules", "openmm and mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
         import openmm
     files = force_field_files(force_field, solvent)
@@ -259,7 +281,7 @@ def topology_to_plain(topology: mdtraj.Topology) -> dict[str, Any]:
 
 def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
     """The topology that `topology_to_plain` described."""
-    with optional("molecules", "mdtraj", "molecules"):
+    with optional("molecules"):
         import mdtraj
         from mdtraj.core import topology as kinds
     topology = mdtraj.Topology()
@@ -277,20 +299,12 @@ def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
     return topology
 
 
-def _openmm_is_installed() -> bool:
-    try:
-        import openmm  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 def _masses(system: openmm.System) -> NDArray[np.float64]:
     return np.array([system.getParticleMass(i)._value for i in range(system.getNumParticles())])
 
 
 def _check_free(system: openmm.System, n_atoms: int) -> None:
-    """Refuse a System that is not made of so many free atoms in open space."""
+    """Refuse a System that is not made of ``n_atoms`` free atoms in open space."""
     particles = system.getNumParticles()
     if particles != n_atoms:
         raise ValueError(

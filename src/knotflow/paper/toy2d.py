@@ -29,6 +29,7 @@ from knotflow.report.field_plots import FieldPanel, draw_fields
 from knotflow.report.figures import save
 from knotflow.report.map_plots import MapPanel, draw_accumulation
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
+from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.training import Batch, TrainingConfig, fit
 from knotflow.version import __version__
 from knotflow.workflows.steps import Say
@@ -281,16 +282,13 @@ def learned_field(folder: Path, model: str, domain: str, n: int) -> tuple[NDArra
     """The `field` of a finished scenario, computed once and kept in its folder."""
     place = folder / f"{model}-{domain}"
     path, inputs = place / "field.npz", fingerprint({"model": file_fingerprint(place / MODEL), "n": n})
-    if path.exists():
-        with np.load(path, allow_pickle=False) as kept:
-            if "inputs" in kept and str(kept["inputs"]) == inputs:
-                return kept["density"].astype(np.float64), kept["force"].astype(np.float64)
-    flow = read_flow(folder, model, domain).double()
-    density, force = (part.astype(np.float32) for part in field(flow.log_prob, flow.score, n))
-    content = io.BytesIO()
-    np.savez_compressed(content, inputs=np.array(inputs), density=density, force=force)
-    write_atomically(path, content.getvalue())
-    return density.astype(np.float64), force.astype(np.float64)
+    kept = read_arrays(path) if path.exists() else {}
+    if str(kept.get("inputs")) != inputs:
+        flow = read_flow(folder, model, domain).double()
+        density, force = (part.astype(np.float32) for part in field(flow.log_prob, flow.score, n))
+        kept = {"inputs": np.array(inputs), "density": density, "force": force}
+        write_arrays(path, kept, compressed=True)
+    return kept["density"].astype(np.float64), kept["force"].astype(np.float64)
 
 
 def accumulated_maps(

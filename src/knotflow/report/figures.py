@@ -40,7 +40,7 @@ def new_figure(width: float, height: float) -> Figure:
     Raises:
         ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
-    with optional("pictures", "matplotlib", "plot"):
+    with optional("pictures"):
         from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=DPI)

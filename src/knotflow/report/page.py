@@ -144,7 +144,7 @@ def render_page(page: Page, template: str = "page.html.j2", **parts: Any) -> str
         OSError: if the file of a picture cannot be read.
         ModuleNotFoundError: if jinja2, which is optional, is not installed.
     """
-    with optional("pages", "jinja2", "plot"):
+    with optional("pages"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -61,7 +61,7 @@ class Engine(ABC):
 
     @abstractmethod
     def seed(self, seed: int) -> None:
-        """Start the random numbers anew; a seed is positive and below 2³¹."""
+        """Restart the random numbers; a seed is positive and below 2³¹."""
 
     @abstractmethod
     def advance(self, positions: Floats, velocities: Floats, temperatures: Floats, steps: int) -> Snapshot:

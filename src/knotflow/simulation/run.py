@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,22 +14,22 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from knotflow.config import Config
-from knotflow.energies.force_terms import read_terms
-from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, works
-from knotflow.files import write_atomically
+from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
+from knotflow.files import only_writer
 from knotflow.inputs import fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.simulation.engines import EngineName
-from knotflow.simulation.tasks import Outcome, Task, Walkers, picoseconds
+from knotflow.simulation.engines import STEP, EngineName
+from knotflow.simulation.tasks import Outcome, Task, Walkers
 from knotflow.simulation.tempering import geometric_ladder
 from knotflow.storage import trajectory
+from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.storage.trajectory import Frames
-from knotflow.workers import WorkerPool, usable_cores
+from knotflow.workers import WorkerPool
 
 SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
-"""Replicas first run at so many times their temperature, to start in different basins."""
+"""Replicas first run at this multiple of their temperature, to start in different basins."""
 
 EXCHANGE_STEPS: Final = 250
 """Steps between attempts to exchange temperatures, unless frames are kept more often."""
@@ -40,13 +39,13 @@ TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
 
 GPU_WALKERS: Final = 4096
 FEWEST_TASKS: Final = 4
-"""Replicas are cut into at least so many tasks, so that all cores have something to do."""
+"""Replicas are divided into at least this many tasks, so that all cores have something to do."""
 
 
 class SimulationPlan(Config):
     """What to simulate.
 
-    All but ``frames`` is fixed once a file has been started; asking for more frames goes on with it.
+    Once a file has been started, only ``frames`` may change: more frames continue it.
     """
 
     engine: EngineName = "openmm"
@@ -82,43 +81,42 @@ class SimulationPlan(Config):
         return geometric_ladder(system.temperature, self.highest_temperature, system.n_atoms)
 
     def fixed(self) -> dict[str, Any]:
-        """What may not change when a run goes on."""
+        """What must stay the same when a run is continued."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
+
+
+SUMS: Final = ("tried", "accepted", "temperatures")
 
 
 @dataclass
 class RunState:
-    """All that a run needs to go on, and its statistics."""
+    """All that is needed to continue a run, and its statistics."""
 
     walkers: Walkers
+    tried: NDArray[np.int64]
+    """Exchanges tried between neighbouring temperatures, shape (rungs - 1,)."""
+    accepted: NDArray[np.int64]
+    temperatures: NDArray[np.float64]
+    """Of the motion, sum over the frames of each replica, in K."""
     block: int = 0
     """Which block is next: 0 spreads the replicas, 1 equilibrates them, the others keep frames."""
     frames: int = 0
     """Frames kept of each replica."""
     attempts: int = 0
+    """Rounds of exchanges so far."""
     round_trips: int = 0
-    tried: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    accepted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    temperatures: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Of the motion, sum over the frames of each replica, in K."""
+
+    @classmethod
+    def fresh(cls, structure: NDArray[np.float64], replicas: int, rungs: int) -> RunState:
+        """All walkers at one structure."""
+        exchanges = np.zeros(rungs - 1, dtype=np.int64)
+        return cls(Walkers.at(structure, replicas, rungs), exchanges, exchanges, np.zeros(replicas))
 
     def save(self, path: Path) -> None:
         """Write the state, completely or not at all."""
-        positions, velocities, rungs, heading = self.walkers.parts()
         numbers = np.array([self.block, self.frames, self.attempts, self.round_trips])
-        content = io.BytesIO()
-        np.savez(
-            content,
-            positions=positions,
-            velocities=velocities,
-            rungs=rungs,
-            heading=heading,
-            numbers=numbers,
-            tried=self.tried,
-            accepted=self.accepted,
-            temperatures=self.temperatures,
-        )
-        write_atomically(path, content.getvalue())
+        sums = {name: getattr(self, name) for name in SUMS}
+        write_arrays(path, {**vars(self.walkers), **sums, "numbers": numbers})
 
     @classmethod
     def load(cls, path: Path) -> RunState:
@@ -128,21 +126,12 @@ class RunState:
             OSError: if it is missing or damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                parts = {name: file[name] for name in file.files}
-            walkers = Walkers(*(parts[name] for name in ("positions", "velocities", "rungs", "heading")))
-            block, frames, attempts, trips = (int(number) for number in parts["numbers"])
-            return cls(
-                walkers,
-                block,
-                frames,
-                attempts,
-                trips,
-                parts["tried"],
-                parts["accepted"],
-                parts["temperatures"],
-            )
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            found = read_arrays(path)
+            walkers = Walkers(*(found[part.name] for part in fields(Walkers)))
+            tried, accepted, temperatures = (found[name] for name in SUMS)
+            block, frames, attempts, trips = (int(number) for number in found["numbers"])
+            return cls(walkers, tried, accepted, temperatures, block, frames, attempts, trips)
+        except (OSError, ValueError, KeyError) as error:
             raise OSError(
                 f"the state of the run, {path}, is missing or damaged ({error}), so it cannot go on; the "
                 "frames it made are fine, choose another --out for new ones."
@@ -152,8 +141,8 @@ class RunState:
 class Simulation:
     """A run and its file.
 
-    Next to the file ``name.h5`` there is ``name.h5.state``, from which a stopped or killed run goes on;
-    without it the file is complete in itself.
+    A stopped or killed run continues from ``name.h5.state``, beside its file ``name.h5``. To read the frames,
+    the state is not needed.
 
     Args:
         path: The HDF5 file, new or from an earlier run with the same plan.
@@ -174,7 +163,9 @@ class Simulation:
         self.plan = plan
         self.ladder = plan.ladder(system)
         if plan.engine == "torch":
-            read_terms(system.openmm_system())
+            from knotflow.energies.force_terms import read_terms  # here, because OpenMM needs no torch
+
+            read_terms(system.openmm_system(), system.kT)
         self._workers = workers
         self.resumed = self.path.exists()
         self._begun_on: str | None = None
@@ -185,13 +176,7 @@ class Simulation:
             self._begun_on = info.provenance.get("place")
             self.state = RunState.load(self.state_path)
         else:
-            groups, rungs = plan.replicas, len(self.ladder)
-            self.state = RunState(
-                Walkers.at(system.positions, groups, rungs),
-                tried=np.zeros(rungs - 1, dtype=np.int64),
-                accepted=np.zeros(rungs - 1, dtype=np.int64),
-                temperatures=np.zeros(groups),
-            )
+            self.state = RunState.fresh(system.positions, plan.replicas, len(self.ladder))
 
     @property
     def state_path(self) -> Path:
@@ -217,24 +202,18 @@ class Simulation:
             return
         place = self._place
         if not self.resumed:
-            provenance = {
-                "command": "simulate",
-                "plan": self.plan.fixed(),
-                "place": place,
-                "ladder": self.ladder,
-            }
-            trajectory.create(self.path, self.system, provenance)
+            made = {"command": "simulate", "plan": self.plan.fixed(), "place": place, "ladder": self.ladder}
+            trajectory.create(self.path, self.system, made)
             self.state.save(self.state_path)
             self.resumed = True
-        on_gpu = place in GPU_PLATFORMS or place.startswith("cuda")
-        workers = self._workers or (1 if on_gpu else usable_cores())
+        workers = self._workers or worker_count(place)
         setup = (self.plan.engine, self.system, place)
         report = _Report(self, progress or silent)
         if self.plan.engine == "torch":
             report.progress("compiling the force field", 0, 0, "about a minute")
         with (
-            trajectory.only_writer(self.path),
-            WorkerPool("knotflow.simulation.tasks:block_worker", setup, workers) as pool,
+            only_writer(self.path),
+            WorkerPool("knotflow.simulation.tasks:task_worker", setup, workers) as pool,
         ):
             while not self.finished:
                 self._run_block(pool, report)
@@ -243,9 +222,8 @@ class Simulation:
         """One block of all replicas; it counts only when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         shares = self._shares()
-        exchange = (
-            min(interval, EXCHANGE_STEPS) if len(self.ladder) > 1 and phase != "spreading" else interval
-        )
+        exchanges = len(self.ladder) > 1 and phase != "spreading"
+        exchange = min(interval, EXCHANGE_STEPS) if exchanges else interval
         tasks = [
             Task(
                 self.state.walkers[share],
@@ -289,7 +267,7 @@ class Simulation:
                 energies.reshape(-1),
                 np.repeat(np.arange(replicas, dtype=np.int32), frames),
                 frame,
-                np.asarray((frame + 1) * picoseconds(self.plan.interval), dtype=np.float64),
+                np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64),
             ),
             at=state.frames * replicas,
         )
@@ -315,7 +293,7 @@ class Simulation:
     def _place(self) -> str:
         """The OpenMM platform or the torch device: the one the run began on, if this machine has it.
 
-        Each has random numbers of its own, so on another the run would go on with other bits.
+        Each has its own random numbers, so on another the run would continue with other bits.
         """
         if self.plan.engine == "openmm":
             if self._begun_on is not None and works(self._begun_on, self.system.xml):
@@ -388,11 +366,11 @@ class _Report:
         done = walkers * (sum(before[: state.block]) + kept) + block
         if self._phase == "sampling":
             kept += block // walkers
-        note = f"{plan.replicas * picoseconds(kept) / 1000:.1f} ns kept"
+        note = f"{plan.replicas * kept * STEP / 1000:.1f} ns kept"
         now = time.perf_counter()
         since, first = self._first = self._first or (now, done)
         if done > first:
-            speed = picoseconds(done - first) / 1000 / (now - since) * 86400
+            speed = (done - first) * STEP / 1000 / (now - since) * 86400
             note += f", {speed:,.0f} ns/day of all walkers"
         self.progress(self._phase, done, walkers * (sum(before) + plan.frames * plan.interval), note)
 

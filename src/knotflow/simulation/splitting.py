@@ -2,8 +2,8 @@ r"""Steps of dynamics, put together from parts that are solved exactly.
 
 A: positions drift, $x \leftarrow x + t\,v$. B: forces kick, $v \leftarrow v + t\,\frac{kT}{m} f$. O: friction
 and noise act on the velocities. Both steps below begin with the force that the step before ended with: one
-evaluation a step. They know neither molecules nor batches: shapes are those of the positions, and whatever
-broadcasts against them.
+evaluation a step. They know neither molecules nor batches: arrays have the shape of the positions, or
+broadcast against it.
 """
 
 from __future__ import annotations

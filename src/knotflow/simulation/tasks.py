@@ -1,21 +1,21 @@
-"""Simulations cut into blocks: what one worker does with some walkers for a while.
+"""Simulations cut into tasks: what one worker does with some walkers for a while.
 
-A block starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
-worker does it, and a run that is killed repeats its last block exactly.
+A task starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
+worker does it, and a run that is killed repeats its last tasks exactly.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.engines import STEP, Engine, EngineName, Snapshot, make_engine
+from knotflow.simulation.engines import Engine, EngineName, Snapshot, make_engine
 from knotflow.simulation.tempering import Ladder
 from knotflow.workers import report
 
@@ -47,17 +47,12 @@ class Walkers:
         return cls(positions, np.zeros_like(positions), ladder.rungs, ladder.heading)
 
     def __getitem__(self, groups: slice) -> Walkers:
-        positions, velocities, rungs, heading = self.parts()
-        return Walkers(positions[groups], velocities[groups], rungs[groups], heading[groups])
-
-    def parts(self) -> tuple[Floats, Floats, Ints, Ints]:
-        """The arrays, in the order of the constructor."""
-        return self.positions, self.velocities, self.rungs, self.heading
+        return Walkers(**{name: part[groups] for name, part in vars(self).items()})
 
     @classmethod
     def join(cls, some: list[Walkers]) -> Walkers:
         """Groups of several one after the other."""
-        return cls(*(np.concatenate(parts) for parts in zip(*(w.parts() for w in some), strict=True)))
+        return cls(*(np.concatenate([getattr(w, part.name) for w in some]) for part in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ class Outcome:
     round_trips: int
 
 
-def block_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
+def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
     """Target of a `WorkerPool`: an engine that does `Task` after `Task`.
 
     Now and then it reports the steps of a task that are done, summed over walkers.
@@ -168,8 +163,3 @@ def _pick(now: Snapshot, walker: Ints, rungs: int) -> tuple[Floats, Floats, Floa
     """One walker of each group."""
     chosen = np.arange(len(walker)) * rungs + walker
     return now.positions[chosen], now.forces[chosen], now.energies[chosen], now.temperatures[chosen]
-
-
-def picoseconds(steps: int) -> float:
-    """How long steps take in the simulated world."""
-    return steps * STEP

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from knotflow.compiled import Compiled
-from knotflow.energies.torch_force_field import Tables, TorchForceField, energy_and_force
+from knotflow.energies.force_terms import ForceTerms
+from knotflow.energies.torch_force_field import TorchForceField, energy_and_force
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import BOLTZMANN
 from knotflow.simulation.engines import FRICTION, STEP, Engine, Floats, Snapshot
@@ -27,10 +28,9 @@ class TorchEngine(Engine):
 
     def __init__(self, system: MolecularSystem, device: str = "cpu", *, compiled: bool = True) -> None:
         super().__init__(system)
-        field = TorchForceField(system, compiled=False)
         self._kT = system.kT
         self._like = torch.empty(0, device=device)
-        self._tables = field.tables(self._like)
+        self._terms = TorchForceField(system, compiled=False).terms(self._like)
         self._inverse_mass = torch.as_tensor(1 / self.masses).to(self._like)[:, None]
         self._generator = torch.Generator(device)
         self._step = Compiled(self._baoab, task="the simulation", enabled=compiled)
@@ -44,11 +44,11 @@ class TorchEngine(Engine):
         spread = math.sqrt((1 - math.exp(-2 * FRICTION * STEP)) * BOLTZMANN)
         noise_scale = spread * (torch.as_tensor(temperatures).to(x) * self._inverse_mass).sqrt()
         noise = torch.empty_like(x)
-        u, f = energy_and_force(self._tables, x)
+        u, f = energy_and_force(self._terms, x)
         middle = v
         for _ in range(steps):
             noise.normal_(generator=self._generator)
-            x, v, f, u, middle = self._step(self._tables, x, v, f, noise, noise_scale)
+            x, v, f, u, middle = self._step(self._terms, x, v, f, noise, noise_scale)
             self.report(x.shape[-1])
         energies = u.double().cpu().numpy() * self._kT
         self.check(energies)
@@ -61,13 +61,13 @@ class TorchEngine(Engine):
         )
 
     def _baoab(
-        self, tables: Tables, x: Tensor, v: Tensor, f: Tensor, noise: Tensor, noise_scale: Tensor
+        self, terms: ForceTerms, x: Tensor, v: Tensor, f: Tensor, noise: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         def thermostat(v: Tensor) -> Tensor:
             return math.exp(-FRICTION * STEP) * v + noise_scale * noise
 
         kick = 0.5 * STEP * self._kT * self._inverse_mass
-        return baoab(partial(energy_and_force, tables), x, v, f, thermostat, dt=STEP, kick=kick)
+        return baoab(partial(energy_and_force, terms), x, v, f, thermostat, dt=STEP, kick=kick)
 
     def _columns(self, array: Floats) -> Tensor:
         """Shape (walkers, atoms, 3) to (3, atoms, walkers), as the force field wants it."""

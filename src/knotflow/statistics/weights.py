@@ -117,7 +117,7 @@ def pareto_k(log_w: Floats) -> float:
         The shape; NaN for fewer than 25 samples or if the largest weights are all the same, infinity if all
         but a few weights vanish beside the largest.
     """
-    with optional("weights", "arviz-stats", "analysis"):
+    with optional("weights"):
         from arviz_stats.base import array_stats
     n, top = len(log_w), log_w.max(initial=-np.inf)
     if n < FEWEST or not np.isfinite(top):

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from knotflow.energies.energy import MolecularEnergy
+from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
-from knotflow.storage.other_programs import ForeignFrames, count_frames, read_frames
+from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
 from knotflow.storage.trajectory import Frames
 
 ATOMS_AT_ONCE: Final = 50_000
-"""Atoms of all frames in a piece: bounds memory, and the time from one sign of progress to the next."""
+"""Atoms of all frames in a piece: bounds memory, and the time between two progress reports."""
 
 SAMPLES: Final = 100
 """Frames, spread over all of them, whose given energies and forces are compared with our own."""
@@ -31,7 +32,7 @@ changes both by far more than this."""
 
 
 def total_frames(sources: Sequence[Path]) -> int | None:
-    """Number of frames in all files, or None if only reading would tell."""
+    """Number of frames in all files; None if it takes reading them to know."""
     counts = [count_frames(path) for path in sources]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -75,7 +76,7 @@ def convert(
         raise FileExistsError(f"{out} exists already; remove it or choose another name.")
     part = out.with_name(f".{out.name}.part")
     notes = {**(provenance or {}), "sources": [str(path) for path in sources], "stride": stride}
-    with trajectory.only_writer(out):
+    with only_writer(out):
         part.unlink(missing_ok=True)  # of an import that was killed
         try:
             trajectory.create(part, system, notes)
@@ -126,7 +127,7 @@ def _checked(
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
-                time = number[keep] if kept.time is None else kept.time  # 1 ps a frame for want of a clock
+                time = number[keep] if kept.time is None else kept.time  # without a clock, 1 ps a frame
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
             n_kept += len(kept)
             n_read += len(found)
@@ -134,7 +135,7 @@ def _checked(
 
 
 def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[np.int64]:
-    """The number of each frame within its replica, if so many of it have been seen before; counts on."""
+    """The number of each frame within its replica; ``seen`` counts the frames of each replica so far."""
     number = np.empty_like(replica)
     for which in np.unique(replica).tolist():
         rows = np.flatnonzero(replica == which)
@@ -144,7 +145,7 @@ def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[
 
 
 def _energies_and_forces(
-    path: Path, found: ForeignFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
+    path: Path, found: RawFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours."""
     energies, forces = found.energies, found.forces
@@ -186,7 +187,7 @@ def _mismatch(path: Path, row: int, what: str) -> ValueError:
     )
 
 
-def _check_geometry(path: Path, found: ForeignFrames, system: MolecularSystem) -> None:
+def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> None:
     """Refuse positions that are no numbers, and bonds of lengths that bonds do not have."""
     _check_finite(path, found, "positions", found.positions)
     i, j = np.array(system.bonds).T
@@ -211,7 +212,7 @@ def _check_geometry(path: Path, found: ForeignFrames, system: MolecularSystem) -
     )
 
 
-def _check_finite(path: Path, found: ForeignFrames, name: str, values: NDArray[Any]) -> None:
+def _check_finite(path: Path, found: RawFrames, name: str, values: NDArray[Any]) -> None:
     wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
     if len(wrong):
         raise ValueError(

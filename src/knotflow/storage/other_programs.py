@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class ForeignFrames:
+class RawFrames:
     """Frames as they were found, in the units of our files; times, energies and forces may be missing.
 
     Args:
@@ -45,39 +45,37 @@ class ForeignFrames:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitem__(self, rows: slice | NDArray[Any]) -> ForeignFrames:
+    def __getitem__(self, rows: slice | NDArray[Any]) -> RawFrames:
         """Some of the frames."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[rows] for name, value in values.items() if value is not None})
 
 
 def count_frames(path: Path) -> int | None:
-    """Number of frames in a file, or None if only reading would tell."""
+    """Number of frames in a file; None if it takes reading it to know."""
     if path.suffix == ".npz":
         with _npz_arrays(path) as arrays:
             return arrays["positions"].shape[0]
-    with optional("trajectories", "mdtraj", "molecules"):
+    with optional("trajectories"):
         import mdtraj
     try:
         with mdtraj.open(str(path)) as file:
             return len(file)
-    except Exception:  # not every format can tell; what is wrong with a file is said when it is read
+    except Exception:  # not every format knows; a damaged file is explained when it is read
         return None
 
 
-def read_frames(
-    path: Path, system: MolecularSystem, topology: Path | None, rows: int
-) -> Iterator[ForeignFrames]:
-    """All frames of a file, at most so many rows at a time.
+def read_frames(path: Path, system: MolecularSystem, topology: Path | None, rows: int) -> Iterator[RawFrames]:
+    """All frames of a file, at most ``rows`` at a time.
 
     Args:
         path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and perhaps ``forces`` in
             kJ/mol/nm, ``energies`` in kJ/mol, ``time`` in ps and ``segment`` (whole numbers, one for each
             independent trajectory); or what mdtraj reads.
         system: The molecule: atoms must be in its order.
-        topology: File with names and elements of the atoms, for formats without; by default, they are taken
-            for those of the molecule.
-        rows: Frames at a time.
+        topology: File with names and elements of the atoms, for formats without; by default the atoms are
+            taken to be those of the molecule.
+        rows: How many frames at a time.
 
     Raises:
         ValueError: if the file cannot be read or is not of this molecule.
@@ -93,7 +91,7 @@ def read_frames(
         yield from _read_mdtraj(path, system, rows)
 
 
-def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[ForeignFrames]:
+def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFrames]:
     with _npz_arrays(path) as arrays:
         _check_arrays(path, arrays, system)
         total = arrays["positions"].shape[0]
@@ -107,7 +105,7 @@ def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[Foreig
             segment = found.get("segment", np.zeros(n)).astype(np.int64)
             if segment.min() < 0 or segment.max() > np.iinfo(np.int32).max:
                 raise ValueError(f"{path}: segment must hold numbers from 0 to 2^31 - 1, got others.")
-            yield ForeignFrames(
+            yield RawFrames(
                 row=row,
                 segment=segment,
                 positions=found["positions"],
@@ -174,8 +172,8 @@ def _check_arrays(path: Path, arrays: dict[str, _NpzArray], system: MolecularSys
             raise ValueError(f"{path}: {name} must hold {expected} numbers, got {array.dtype}.")
 
 
-def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[ForeignFrames]:
-    with optional("trajectories", "mdtraj", "molecules"):
+def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFrames]:
+    with optional("trajectories"):
         import mdtraj
     if path.suffix in (".h5", ".hdf5"):
         _check_not_ours(path)
@@ -193,7 +191,7 @@ def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[For
         _check_atoms(path, piece.topology, system)
         _check_no_cell(path, piece)
         row = np.arange(start, start + len(piece))
-        yield ForeignFrames(row=row, segment=np.zeros_like(row), positions=piece.xyz, time=piece.time)
+        yield RawFrames(row=row, segment=np.zeros_like(row), positions=piece.xyz, time=piece.time)
         start += len(piece)
 
 
@@ -207,7 +205,7 @@ def _check_not_ours(path: Path) -> None:
 
 
 def _read_topology(path: Path) -> mdtraj.Topology:
-    with optional("trajectories", "mdtraj", "molecules"):
+    with optional("trajectories"):
         import mdtraj
     if not path.is_file():
         raise FileNotFoundError(f"there is no topology {path}.")

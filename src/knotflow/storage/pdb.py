@@ -1,6 +1,6 @@
 """Structures as a PDB file of many models, without other packages.
 
-Columns are those of version 3.3 of the format. Numbers that outgrow their columns start anew from zero.
+Columns are those of version 3.3 of the format. Numbers that outgrow their columns start again from zero.
 """
 
 from __future__ import annotations

@@ -22,39 +22,37 @@ in XTC files, to 0.001 Å in PDB files.
 from __future__ import annotations
 
 import csv
-import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from knotflow import journal
 from knotflow.extras import optional
+from knotflow.files import only_writer
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import thermal_energy
 from knotflow.statistics.weights import RunningShare
+from knotflow.storage import hdf5
+from knotflow.storage.hdf5 import Column
 from knotflow.storage.pdb import ANGSTROM, PdbFile
 from knotflow.version import __version__
 
-if TYPE_CHECKING:
-    import h5py
-
 VERSION: Final = 1
-UNITS: Final = {
-    "logProbability": "dimensionless",
-    "potentialEnergy": "kilojoules_per_mole",
-    "logWeight": "dimensionless",
-}
-"""Columns of a file beside the positions, with their units; without weights only the first."""
+POSITIONS: Final = Column("coordinates", np.float32, "nanometers", per_atom=True)
+NUMBERS: Final = (
+    Column("logProbability", np.float64, "dimensionless"),
+    Column("potentialEnergy", np.float64, "kilojoules_per_mole"),
+    Column("logWeight", np.float64, "dimensionless"),
+)
+"""Columns of a file beside the positions; without weights only the first."""
 Columns = dict[str, NDArray[np.float64]]
 
 
@@ -86,8 +84,7 @@ class Samples:
 class SampleWriter:
     """Writes samples piece by piece into a file that has its name only when it is complete.
 
-    Use it in a ``with`` block and call `complete` at its end; a block that is left before leaves nothing
-    behind.
+    Use it in a ``with`` block and call `complete` at its end. Without that, nothing is left behind.
 
     Args:
         path: The file; its ending chooses the format: ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``.
@@ -111,7 +108,7 @@ class SampleWriter:
     ) -> None:
         self.path = Path(path)
         self.paths = output_files(self.path)
-        """The files that there are in the end, that of the positions first."""
+        """The files that will be written, the one with the positions first."""
         check_free(self.path, overwrite=overwrite)
         self.weights = weights
         self._kT = thermal_energy(molecule["temperature"])
@@ -123,12 +120,12 @@ class SampleWriter:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(journal.only_writer(self.path))
+            stack.enter_context(only_writer(self.path))
             stack.callback(self._remove_parts)
             self._remove_parts()  # of a process that was killed
-            columns = list(UNITS) if self.weights else list(UNITS)[:1]
+            columns = NUMBERS if self.weights else NUMBERS[:1]
             kind = _Hdf5 if len(self._parts) == 1 else _WithTable
-            self._file = kind(self._parts, self._molecule, columns)
+            self._file: _Hdf5 | _WithTable = kind(self._parts, self._molecule, columns)
             stack.callback(self._file.close)
             self._stack = stack.pop_all()
         return self
@@ -156,7 +153,7 @@ class SampleWriter:
         for name, values in columns.items():
             if values.shape != (len(y),):
                 raise ValueError(
-                    f"{name} must have shape ({len(y)},) for so many samples, got {values.shape}."
+                    f"{name} must have shape ({len(y)},), one for each sample, got {values.shape}."
                 )
         try:
             self._file.write(y.numpy(), columns)
@@ -173,7 +170,7 @@ class SampleWriter:
                     os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:
             raise self._failed(error) from error
-        # Positions last, and no old ones beside a new table: whoever finds them has the table that is theirs.
+        # Positions last, and no old ones beside a new table: positions that are there fit the table.
         if len(self.paths) > 1:
             self.path.unlink(missing_ok=True)
         for part, path in zip(reversed(self._parts), reversed(self.paths), strict=True):
@@ -226,109 +223,59 @@ def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
         ValueError: if it is another file.
         OSError: if it is missing or damaged.
     """
-    with optional("samples", "h5py", "molecules"):
-        import h5py
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; make one with `knotflow sample`.")
-    if not h5py.is_hdf5(path):
+    if not hdf5.is_hdf5(path):
         raise ValueError(f"{path} is not an HDF5 file; samples in other formats are read by mdtraj.load.")
-    try:
-        with h5py.File(path, "r") as file:
-            if "knotflow" not in file or "samples" not in file["knotflow"].attrs:
-                raise ValueError(
-                    f"{path} holds no samples of knotflow; trajectories are read by "
-                    "knotflow.storage.trajectory.read."
-                )
-            found = file["knotflow"].attrs["samples"]
-            if found != VERSION:
-                raise ValueError(
-                    f"{path} is a file of samples of version {found}, but this knotflow {__version__} reads "
-                    f"version {VERSION}; upgrade knotflow, or draw the samples again."
-                )
-            return Samples(
-                positions=file["coordinates"][rows],
-                log_prob=file["logProbability"][rows],
-                energies=file["potentialEnergy"][rows] if "potentialEnergy" in file else None,
-                log_weights=file["logWeight"][rows] if "logWeight" in file else None,
-                molecule=_load_json(file["knotflow"]["system"]),
-                provenance=_load_json(file["knotflow"]["provenance"]),
+    with hdf5.reading(path, "draw the samples again") as file:
+        if "knotflow" not in file or "samples" not in file["knotflow"].attrs:
+            raise ValueError(
+                f"{path} holds no samples of knotflow; trajectories are read by "
+                "knotflow.storage.trajectory.read."
             )
-    except (OSError, RuntimeError, KeyError) as error:
-        reason = str(error).strip("'\"").partition(", filename")[0]
-        raise OSError(f"{path} is cut off or damaged ({reason}); draw the samples again.") from error
-
-
-class _File(ABC):
-    """A file that grows."""
-
-    @abstractmethod
-    def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
-        """Add samples, positions in nm."""
-
-    @abstractmethod
-    def note(self, provenance: Mapping[str, Any]) -> None:
-        """Keep how the samples were drawn, if the format can."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close it; more than once does no harm."""
-
-
-class _Hdf5(_File):
-    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: list[str]) -> None:
-        with optional("samples", "h5py", "molecules"):
-            import h5py
-        self._file = h5py.File(paths[0], "w")
-        self._file.attrs.update(
-            conventions=np.bytes_("Pande"),
-            conventionVersion=np.bytes_("1.1"),
-            program=np.bytes_("knotflow"),
-            programVersion=np.bytes_(__version__),
-            application=np.bytes_("knotflow"),
-            title=np.bytes_(str(molecule["name"]).encode()),
+        found = file["knotflow"].attrs["samples"]
+        hdf5.check_version(path, "a file of samples", found, VERSION, "draw the samples again")
+        return Samples(
+            positions=file["coordinates"][rows],
+            log_prob=file["logProbability"][rows],
+            energies=file["potentialEnergy"][rows] if "potentialEnergy" in file else None,
+            log_weights=file["logWeight"][rows] if "logWeight" in file else None,
+            molecule=hdf5.load_json(file, "system"),
+            provenance=hdf5.load_json(file, "provenance"),
         )
-        self._file["topology"] = np.array([json.dumps(molecule["topology"]).encode()])
-        n_atoms = len(molecule["positions"])
-        # Chunks of some 100 kB: few reads for a pass through the file, little waste in a short one.
-        rows = max(16, min(1024, 2**18 // (12 * n_atoms)))
-        self._add("coordinates", np.float32, "nanometers", rows, n_atoms, 3)
-        for name in columns:
-            self._add(name, np.float64, UNITS[name], 4096)
-        group = self._file.create_group("knotflow")
-        group.attrs["samples"] = VERSION
-        _store_json(group, "system", molecule)
 
-    def _add(self, name: str, dtype: type, units: str, rows: int, *inner: int) -> None:
-        shape = {"shape": (0, *inner), "chunks": (rows, *inner), "maxshape": (None, *inner)}
-        self._file.create_dataset(name, dtype=dtype, **shape).attrs["units"] = np.bytes_(units)
+
+class _Hdf5:
+    """All in one file that grows."""
+
+    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
+        self._file = hdf5.open_file(paths[0], "w")
+        hdf5.begin(self._file, molecule, (POSITIONS, *columns), "samples", VERSION)
 
     def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
-        arrays: dict[str, NDArray[Any]] = {"coordinates": positions, **columns}
+        arrays: dict[str, NDArray[Any]] = {POSITIONS.name: positions, **columns}
         for name, values in arrays.items():
-            dataset = self._file[name]
-            start = len(dataset)
-            dataset.resize(start + len(values), axis=0)
-            dataset[start:] = values
+            hdf5.put_rows(self._file[name], len(self._file[name]), values)
 
     def note(self, provenance: Mapping[str, Any]) -> None:
-        _store_json(self._file["knotflow"], "provenance", provenance)
+        hdf5.store_json(self._file, "provenance", provenance)
 
     def close(self) -> None:
         self._file.close()
 
 
-class _WithTable(_File):
+class _WithTable:
     """Positions in a format of other programs, all else in a table."""
 
-    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: list[str]) -> None:
+    def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
         self._suffix = paths[0].suffix
         self._n = 0
         with ExitStack() as stack:
             self._trajectory = stack.enter_context(_trajectory_file(paths[0], molecule["topology"]))
             table = stack.enter_context(paths[1].open("w", newline=""))
             self._table = csv.writer(table)
-            self._table.writerow(columns)
+            self._table.writerow(column.name for column in columns)
             self._stack = stack.pop_all()
 
     def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
@@ -343,7 +290,7 @@ class _WithTable(_File):
         self._table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
     def note(self, provenance: Mapping[str, Any]) -> None:
-        pass
+        """These formats have no place for it."""
 
     def close(self) -> None:
         self._stack.close()
@@ -353,7 +300,7 @@ def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContext
     """A PDB file of ours, or an XTC or DCD file by MDTraj."""
     if path.suffix == ".pdb":
         return closing(PdbFile(path, topology))
-    with optional("samples", "mdtraj", "molecules"):
+    with optional("samples"):
         from mdtraj.formats import DCDTrajectoryFile, XTCTrajectoryFile
     kind = DCDTrajectoryFile if path.suffix == ".dcd" else XTCTrajectoryFile
     file: AbstractContextManager[Any] = kind(str(path), "w")
@@ -362,12 +309,3 @@ def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContext
 
 def _plain(values: Tensor) -> NDArray[np.float64]:
     return values.detach().cpu().double().numpy()
-
-
-def _store_json(group: h5py.Group, name: str, content: Any) -> None:
-    raw = np.frombuffer(json.dumps(content).encode(), np.uint8)
-    group.create_dataset(name, data=raw, chunks=raw.shape, compression="gzip")
-
-
-def _load_json(dataset: h5py.Dataset) -> Any:
-    return json.loads(dataset[()].tobytes())

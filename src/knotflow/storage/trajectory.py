@@ -14,8 +14,8 @@ The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` 
 | ``knotflow/system`` | bytes | the whole `MolecularSystem` as JSON, force field included |
 | ``knotflow/provenance`` | bytes | JSON: how the file was made |
 
-An append changes the file all at once (`knotflow.journal`): after a kill or on a full disk, the frames from
-before are all there, and the same append can be done again.
+An append changes the file all at once (`knotflow.storage.journal`): after a kill or on a full disk, the
+frames from before are all there, and the same append can be done again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from knotflow import journal
-from knotflow.extras import optional
-from knotflow.files import write_atomically
+from knotflow.files import only_writer, write_atomically
 from knotflow.molecules.system import MolecularSystem
+from knotflow.storage import hdf5, journal
+from knotflow.storage.hdf5 import Column
 from knotflow.version import __version__
 
 if TYPE_CHECKING:
@@ -46,32 +45,20 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ROWS_AT_ONCE = 8192
-"""Frames that pieces of a file have, unless one says otherwise."""
-
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# HDF5 1.10 and later read it; its index of chunks only grows, it never moves what a reader may just look at.
-_LIBVER = ("v110", "v110")
+"""Frames in a piece of a file, by default."""
 
 T = TypeVar("T")
 
 
-class _Column(NamedTuple):
-    """How a field of `Frames` is stored."""
-
-    dataset: str
-    dtype: DTypeLike
-    per_atom: bool
-    units: str
-
-
 COLUMNS = {
-    "positions": _Column("coordinates", np.float32, True, "nanometers"),
-    "forces": _Column("forces", np.float32, True, "kilojoules_per_mole/nanometer"),
-    "energies": _Column("potentialEnergy", np.float64, False, "kilojoules_per_mole"),
-    "replica": _Column("replica", np.int32, False, "dimensionless"),
-    "frame": _Column("frame", np.int64, False, "dimensionless"),
-    "time": _Column("time", np.float64, False, "picoseconds"),
+    "positions": Column("coordinates", np.float32, "nanometers", per_atom=True),
+    "forces": Column("forces", np.float32, "kilojoules_per_mole/nanometer", per_atom=True),
+    "energies": Column("potentialEnergy", np.float64, "kilojoules_per_mole"),
+    "replica": Column("replica", np.int32, "dimensionless"),
+    "frame": Column("frame", np.int64, "dimensionless"),
+    "time": Column("time", np.float64, "picoseconds"),
 }
+"""How the fields of `Frames` are stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,32 +127,10 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} exists already; remove it or choose another name.")
-    with optional("trajectories", "h5py", "molecules"):
-        import h5py
-    plain = system.plain()
     content = io.BytesIO()
-    with h5py.File(content, "w", libver=_LIBVER) as file:
-        file.attrs.update(
-            conventions=np.bytes_("Pande"),
-            conventionVersion=np.bytes_("1.1"),
-            program=np.bytes_("knotflow"),
-            programVersion=np.bytes_(__version__),
-            application=np.bytes_("knotflow"),
-            title=np.bytes_(system.name.encode()),
-        )
-        file["topology"] = np.array([json.dumps(plain["topology"]).encode()])
-        for column in COLUMNS.values():
-            inner = (system.n_atoms, 3) if column.per_atom else ()
-            # Chunks of some 100 kB: few reads for a pass through the file, little waste in a short one.
-            rows = max(16, min(1024, 2**18 // (12 * system.n_atoms))) if column.per_atom else 4096
-            dataset = file.create_dataset(
-                column.dataset, (0, *inner), column.dtype, chunks=(rows, *inner), maxshape=(None, *inner)
-            )
-            dataset.attrs["units"] = np.bytes_(column.units)
-        group = file.create_group("knotflow")
-        group.attrs["version"] = VERSION
-        _store_json(group, "system", plain)
-        _store_json(group, "provenance", {**provenance, "knotflow": __version__})
+    with hdf5.open_file(content, "w") as file:
+        hdf5.begin(file, system.plain(), COLUMNS.values(), "version", VERSION)
+        hdf5.store_json(file, "provenance", {**provenance, "knotflow": __version__})
     journal.forget(path)
     write_atomically(path, content.getvalue())
 
@@ -173,8 +138,8 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
 def append(path: str | Path, frames: Frames, at: int) -> None:
     """Put frames into rows ``at, at + 1, ...`` of a file; they are its last rows then.
 
-    Rows from ``at`` on that the file had before are dropped: a run that goes on from its checkpoint makes the
-    frames after that once more. All this happens at once or, if it fails or is killed, not at all.
+    Older rows from ``at`` on are dropped: a run that resumes from its checkpoint makes the frames after it
+    again. All this happens at once or, if it fails or is killed, not at all.
 
     Args:
         path: The file, made by `create`.
@@ -186,36 +151,20 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
         OSError: if another process writes to the file, or there is not enough space; the file is as before.
     """
     path = Path(path)
-    with optional("trajectories", "h5py", "molecules"):
-        import h5py
     _check_exists(path)
-    with journal.only_writer(path), journal.interrupts_later():
+    with only_writer(path), journal.interrupts_later():
         journal.settle(path)
         with _opened(path) as file:
             length = len(file["coordinates"])
             _check_fit(path, frames, at, length, file["coordinates"].shape[1])
         with journal.Overlay(path) as overlay:
-            with h5py.File(overlay, "r+", libver=_LIBVER) as file:
+            with hdf5.open_file(overlay, "r+") as file:
                 for name, column in COLUMNS.items():
-                    dataset = file[column.dataset]
-                    dataset.resize(at, axis=0)
-                    dataset.resize(at + len(frames), axis=0)
-                    dataset[at:] = getattr(frames, name)
+                    hdf5.put_rows(file[column.name], at, getattr(frames, name))
             try:
                 overlay.commit()
             except OSError as error:
                 raise _full_sentence(path, error, overlay.bytes_changed, len(frames), length) from error
-
-
-@contextmanager
-def only_writer(path: str | Path) -> Iterator[None]:
-    """Keep other processes from appending for as long as this block runs, as a long run should.
-
-    Raises:
-        OSError: if another process is in such a block, or just appends.
-    """
-    with journal.only_writer(Path(path)):
-        yield
 
 
 def open_info(path: str | Path) -> TrajectoryInfo:
@@ -227,8 +176,7 @@ def open_info(path: str | Path) -> TrajectoryInfo:
     """
 
     def look(file: h5py.File) -> tuple[Any, Any, int]:
-        group = file["knotflow"]
-        return _load_json(group["system"]), _load_json(group["provenance"]), len(file["coordinates"])
+        return hdf5.load_json(file, "system"), hdf5.load_json(file, "provenance"), len(file["coordinates"])
 
     system, provenance, n_frames = _consistently(Path(path), look)
     return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
@@ -248,7 +196,7 @@ def fingerprint(path: str | Path) -> str:
         found = hashlib.sha256(str(len(file["coordinates"])).encode())
         found.update(file["knotflow"]["system"][()].tobytes())
         for name in ("energies", "replica"):
-            found.update(file[COLUMNS[name].dataset][()].tobytes())
+            found.update(file[COLUMNS[name].name][()].tobytes())
         return found.hexdigest()
 
     return _consistently(Path(path), look)
@@ -273,7 +221,7 @@ def read(path: str | Path, rows: slice = slice(None)) -> Frames:
     def look(file: h5py.File) -> Frames:
         n_frames = len(file["coordinates"])
         wanted = slice(*rows.indices(n_frames))
-        return Frames(*(file[column.dataset][wanted] for column in COLUMNS.values()))
+        return Frames(*(file[column.name][wanted] for column in COLUMNS.values()))
 
     return _consistently(Path(path), look)
 
@@ -308,26 +256,16 @@ def _consistently(path: Path, look: Callable[[h5py.File], T]) -> T:
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """A trajectory file, open for reading."""
-    with optional("trajectories", "h5py", "molecules"):
-        import h5py
     _check_exists(path)
-    with path.open("rb") as start:
-        if start.read(len(_SIGNATURE)) != _SIGNATURE:
-            raise ValueError(
-                f"{path} is not an HDF5 file and so no trajectory of knotflow; `knotflow import` reads "
-                "other formats."
-            )
-    source = journal.pending(path) or path
-    try:
-        with h5py.File(source, "r", locking=False) as file:
-            _check_kind(path, file)
-            yield file
-    except (OSError, RuntimeError, KeyError) as error:
-        reason = str(error).strip("'\"").partition(", filename")[0]
-        raise OSError(
-            f"{path} is cut off or damaged ({reason}); copy it again from where it came, or remove it and "
-            "make it again."
-        ) from error
+    if not hdf5.is_hdf5(path):
+        raise ValueError(
+            f"{path} is not an HDF5 file and so no trajectory of knotflow; `knotflow import` reads other "
+            "formats."
+        )
+    remedy = "copy it again from where it came, or remove it and make it again"
+    with hdf5.reading(path, remedy, journal.pending(path)) as file:
+        _check_kind(path, file)
+        yield file
 
 
 def _check_exists(path: Path) -> None:
@@ -349,11 +287,7 @@ def _check_kind(path: Path, file: h5py.File) -> None:
             f"{path} holds samples of a model; read it with knotflow.storage.samples.read_samples."
         )
     found = file["knotflow"].attrs.get("version")
-    if found != VERSION:
-        raise ValueError(
-            f"{path} is a trajectory of version {found}, but this knotflow {__version__} reads "
-            f"version {VERSION}; upgrade knotflow, or make the file again."
-        )
+    hdf5.check_version(path, "a trajectory", found, VERSION, "make the file again")
 
 
 def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -> None:
@@ -378,12 +312,3 @@ def _full_sentence(path: Path, error: OSError, needed: int, n_new: int, n_old: i
         f"{n_new} frames could not be written to {path}, {problem}, then run the same command again; the "
         f"{n_old} frames in the file are kept."
     )
-
-
-def _store_json(group: h5py.Group, name: str, content: Any) -> None:
-    raw = np.frombuffer(json.dumps(content).encode(), np.uint8)
-    group.create_dataset(name, data=raw, chunks=raw.shape, compression="gzip")
-
-
-def _load_json(dataset: h5py.Dataset) -> Any:
-    return json.loads(dataset[()].tobytes())

@@ -31,7 +31,7 @@ def read_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
     except SafetensorError as error:
         raise ValueError(f"{path} is not a checkpoint of knotflow, or is damaged: {error}") from None
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; remove it to begin anew.")
+        raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; remove it to start again.")
     checkpoint: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
     return checkpoint
 

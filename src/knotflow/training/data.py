@@ -11,7 +11,7 @@ from torch import Tensor
 from knotflow.training.objectives import Batch
 
 OWN_STREAM = 2**31
-"""Added to a seed, which is smaller, for what concerns a model's own samples: random numbers of their own."""
+"""Added to a seed, which is smaller: a model's own samples get their own random numbers."""
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -22,11 +22,11 @@ def step_seed(seed: int, step: int) -> int:
 class Batches:
     """Batches of the steps ``first .. last - 1`` of a training.
 
-    Data are shuffled anew in every pass through them. The permutation of a pass is drawn from the seed and
-    the number of the pass, so the batch of any step can be made without making those before it: this is what
-    lets a killed training go on exactly where it was. The incomplete batch at the end of a pass is dropped.
+    Data are shuffled for every pass. The permutation of a pass is drawn from the seed and the number of the
+    pass, so the batch of any step can be made without the batches before it. This is why a killed training
+    can resume exactly where it was. The incomplete batch at the end of a pass is dropped.
 
-    If there are a model's own samples, every batch has some, and so much less of the data.
+    If there are samples of the model itself, they take the place of some of the data in every batch.
 
     Args:
         data: all training data.

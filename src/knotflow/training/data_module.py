@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import lightning.pytorch as pl
 import torch
 
-from knotflow.training.data import Batches, check_data, select
+from knotflow.training.config import TrainingConfig
+from knotflow.training.data import Batches, select
 from knotflow.training.objectives import Batch
 
 VALIDATION_PIECE = 1000
-"""Validation data are handled so many points at a time, if batches are not larger."""
+"""Validation data come in pieces of this many points, or in batches if these are larger."""
 
 
 class FlowData(pl.LightningDataModule):
@@ -22,65 +23,50 @@ class FlowData(pl.LightningDataModule):
     Args:
         train: training data.
         validation: data to judge by; may be None.
-        batch_size: points in a batch.
-        steps: number of steps of the whole training.
-        block: number of steps between checkpoints.
-        seed: seed of the order of the data.
+        config: number of steps, size and order of batches, and steps from checkpoint to checkpoint.
         done: number of blocks that an earlier process has finished.
         own: maps the first step of a block to the model's own samples to train on in it, or to None.
-        own_size: how many of them are in a batch.
     """
 
     def __init__(
         self,
         train: Batch,
         validation: Batch | None,
+        config: TrainingConfig,
         *,
-        batch_size: int,
-        steps: int,
-        block: int,
-        seed: int,
         done: int = 0,
         own: Callable[[int], Batch | None] = lambda first: None,
-        own_size: int = 0,
     ) -> None:
         super().__init__()
-        self.own, self.own_size = own, own_size
-        self.train, self.validation, self.done = train, validation, done
-        self.batch_size, self.steps, self.block, self.seed = batch_size, steps, block, seed
-        check_data("training", train, batch_size)
-        if validation is not None:
-            check_data("validation", validation, 1)
+        self.train, self.validation, self.config, self.done, self.own = train, validation, config, done, own
 
     @property
     def blocks_left(self) -> int:
         """Number of blocks still to do."""
-        return -(-self.steps // self.block) - self.done
+        return -(-self.config.steps // self.config.checkpoint_every) - self.done
 
     @property
     def first_step(self) -> int:
         """Number of the first step of the current block."""
-        return (self.done + (self.trainer.current_epoch if self.trainer else 0)) * self.block
+        block = self.done + (self.trainer.current_epoch if self.trainer else 0)
+        return block * self.config.checkpoint_every
 
     def train_dataloader(self) -> Batches:
-        trainer = self.trainer
-        rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        first = self.first_step
-        last = min(first + self.block, self.steps)
+        config, first = self.config, self.first_step
         return Batches(
             self.train,
-            self.batch_size,
-            self.seed,
+            config.batch_size,
+            config.seed,
             first,
-            last,
-            rank=rank,
-            world=world,
+            min(first + config.checkpoint_every, config.steps),
+            rank=self.trainer.global_rank if self.trainer else 0,
+            world=self.trainer.world_size if self.trainer else 1,
             own=lambda: self.own(first),
-            own_size=self.own_size,
+            own_size=int(config.own_share * config.batch_size),
         )
 
     def val_dataloader(self) -> _Pieces | list[Batch]:
-        size = max(self.batch_size, VALIDATION_PIECE)
+        size = max(self.config.batch_size, VALIDATION_PIECE)
         return [] if self.validation is None else _Pieces(self.validation, size)
 
 

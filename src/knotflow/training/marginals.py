@@ -1,4 +1,4 @@
-"""A good start: the densities of single coordinates, before networks learn how they depend on others."""
+"""A good start: first learn the density of each coordinate alone, then how they depend on each other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def fit_marginals(
     not depend on other coordinates, learn that in a few hundred steps at a rate that suits them, so that
     training proper begins from about $\prod_i p_i(x_i)$, the product of the marginals, whatever the seed.
 
-    What networks add to the biases is taken as it is, without its derivatives; where last weights are zero,
-    as they are at the start unless a preset says otherwise, networks are not run at all.
+    What networks add to the biases is taken as a constant. Where their last weights are zero, as at the start
+    of most presets, networks are not run at all.
 
     Args:
         flow: changed in place; conditioners other than `Conditioner` stay as they are.

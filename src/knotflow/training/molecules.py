@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.presets import Family, Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
+from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
@@ -200,7 +201,7 @@ def train_generator(
     folder: str | Path,
     choice: MoleculeTraining | None = None,
     *,
-    energy: Callable[[Any], MolecularEnergy] | None = None,
+    energy: Callable[[MolecularSystem], MolecularEnergy] | None = None,
     progress: Progress | None = None,
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
@@ -212,8 +213,9 @@ def train_generator(
         data: trajectory file of knotflow.
         folder: the run folder.
         choice: preset and departures from it.
-        energy: makes the energy of a molecular system, with which the effective sample size is watched,
-            samples of the model are weighted and the reverse divergence is computed; None: nothing of it.
+        energy: makes the energy of the molecule, as `knotflow.energies.force_field` does: to watch the
+            effective sample size, to weight samples of the model and for the reverse divergence. None:
+            nothing of this.
         progress: called with the frames that are read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice

@@ -15,7 +15,7 @@ from knotflow.transforms.base import check_count
 
 
 class Batch(NamedTuple):
-    """Points of the training data, and what is known of them."""
+    """Points of the training data, with forces and context if there are any."""
 
     x: Tensor
     """Coordinates, (batch, d)."""
@@ -62,8 +62,8 @@ class NLL(Term):
 class ForceMatching(Term):
     r"""Mean squared error of forces, $\frac1{nd} \sum_i |M(x_i)(\nabla \log p(x_i) - f_i)|^2$.
 
-    The score of the Boltzmann distribution is its force in units of kT, so data with forces tell the gradient
-    of the log-density, too.
+    The score of the Boltzmann distribution is the force in units of kT. So data with forces also give the
+    gradient of the log-density.
 
     Args:
         metric: the map $M$, linear in its second argument; without, errors are taken as they are.
@@ -129,7 +129,7 @@ class Mix:
 
     @torch.no_grad()
     def values(self, flow: Flow, batch: Batch) -> dict[str, Tensor]:
-        """The terms that depend on data, without derivatives: what to look at on validation data."""
+        """The terms that depend on data, without derivatives: for validation."""
         of_data = [name for name, (_, term) in self.terms.items() if term.needs_log_prob or term.needs_score]
         return self._evaluate(flow, batch, of_data)
 

@@ -1,9 +1,9 @@
 r"""Training data that a model makes itself: its samples, weighted to the Boltzmann distribution.
 
 A flow near its target draws points $q \sim p$ whose weights $w = e^{-u(q)} / p(q)$, with $u$ the energy in
-these coordinates, turn averages over them into those of the target. Resampled by their weights they are data
-as frames of a simulation are, with exact forces, and as many as one likes: nothing that could be learned by
-heart. What the flow never draws is missing from them: they go along with the frames, and do not replace them.
+these coordinates, turn averages over them into averages over the target. Resampled by their weights, they are
+data like the frames of a simulation, with exact forces, and there is no end of them, so they cannot be
+memorised. What the flow never draws is missing: they supplement the frames, and do not replace them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 POOL: Final = 20_000
 """Samples drawn at a time."""
 LEAST: Final = 0.05
-"""Effective sample size, as a share, below which samples are not used: they would teach a few points only."""
+"""Effective sample size, as a share, below which samples are not used: only a few points would count."""
 PIECE: Final = 2000
-"""Samples handled at once: memory does not grow with their number."""
+"""Samples computed at a time, to bound memory."""
 
 
 class Pool(NamedTuple):

@@ -26,7 +26,7 @@ from knotflow.training.marginals import fit_marginals
 from knotflow.training.objectives import Batch, Metric, Mix, make_loss
 from knotflow.training.own_samples import DrawPool
 
-with optional("training runs", "Lightning", "train"):
+with optional("training runs"):
     import lightning.pytorch as pl
     from lightning.pytorch.loggers import Logger, TensorBoardLogger
     from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -110,23 +110,13 @@ def fit(
     if checkpoint is not None:
         module.restore(checkpoint["state"])
         module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
-    data = FlowData(
-        train,
-        validation,
-        batch_size=config.batch_size,
-        steps=config.steps,
-        block=config.checkpoint_every,
-        seed=config.seed,
-        done=done,
-        own=module.own_samples,
-        own_size=int(config.own_share * config.batch_size),
-    )
+    data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
         callbacks = [_SaveBlocks(last), ReportProgress(progress)]
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
-            _trainer(folder, callbacks, data, config).fit(module, datamodule=data)
+            _trainer(folder, callbacks, data).fit(module, datamodule=data)
     made = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
     save(module.model, model, **{**(notes or {}), **made})
     initial.unlink(missing_ok=True)
@@ -174,10 +164,8 @@ def _interruptible() -> Iterator[None]:
         raise
 
 
-def _trainer(
-    folder: Path, callbacks: list[pl.Callback], data: FlowData, config: TrainingConfig
-) -> pl.Trainer:
-    resume_at = data.done * data.block
+def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.Trainer:
+    resume_at = data.done * data.config.checkpoint_every
     loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
     with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
         # purge_step hides what an interrupted run logged beyond its last checkpoint.
@@ -193,7 +181,7 @@ def _trainer(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         limit_val_batches=None if data.validation else 0,
-        log_every_n_steps=config.log_every,
+        log_every_n_steps=data.config.log_every,
         use_distributed_sampler=False,
     )
 

@@ -15,10 +15,9 @@ from typing import Any, Final
 from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.dynamics.protocol import RECORD, DynamicsConfig
 from knotflow.energies import force_field
-from knotflow.files import write_atomically
+from knotflow.files import only_writer, write_atomically
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint
-from knotflow.journal import only_writer
 from knotflow.molecules import MolecularSystem, ala2
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan

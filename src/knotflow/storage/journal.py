@@ -6,8 +6,8 @@ order that is safe at every moment:
 
 1. New bytes go behind the end of the file, where nothing refers to them yet.
 2. Bytes to be changed inside the file go to a journal beside it, which appears when it is complete.
-3. They are changed, and the journal is removed. Whoever finds a journal, because the program was killed just
-   now, does this step again (`settle`), or reads as if it had been done (`pending`).
+3. They are changed, and the journal is removed. A journal that is still there tells that the program was
+   killed in this step: it is done again (`settle`), or readers see the file as if it had been (`pending`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from knotflow.files import hidden_beside, write_atomically
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
-
-try:
-    import fcntl
-except ImportError:  # Windows: two writers at once are not noticed there.
-    fcntl = None  # type: ignore[assignment]
-
-_held: set[Path] = set()
 
 
 class Overlay(io.RawIOBase):
@@ -165,40 +160,6 @@ def state(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def only_writer(path: Path) -> Iterator[None]:
-    """Keep other processes from writing to a file for as long as this block runs; blocks may be nested.
-
-    The lock ends with the process, however it ends.
-
-    Raises:
-        OSError: if another process has it.
-    """
-    path = path.resolve()
-    if fcntl is None or path in _held:
-        yield
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path).open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed it just now: then this is not the lock that others find.
-            ours = os.path.samestat(os.fstat(lock.fileno()), _lock(path).stat())
-        except (BlockingIOError, FileNotFoundError):
-            ours = False
-        if not ours:
-            raise OSError(
-                f"{path} is being written by another process; wait until it is done, stop it, or choose "
-                "another file."
-            )
-        _held.add(path)
-        try:
-            yield
-        finally:
-            _held.discard(path)
-            _lock(path).unlink(missing_ok=True)
-
-
-@contextmanager
 def interrupts_later() -> Iterator[None]:
     """Let Ctrl-C wait until the end of the block: C libraries do not survive it in their callbacks."""
     if threading.current_thread() is not threading.main_thread():
@@ -220,31 +181,14 @@ def interrupts_later() -> Iterator[None]:
 
 
 def _journal(path: Path) -> Path:
-    return _beside(path, "journal")
-
-
-def _lock(path: Path) -> Path:
-    return _beside(path, "lock")
-
-
-def _beside(path: Path, kind: str) -> Path:
-    """A hidden file beside a file, the same one by whatever links it is reached."""
-    path = path.resolve()
-    return path.with_name(f".{path.name}.{kind}")
+    return hidden_beside(path, "journal")
 
 
 def _write_journal(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
     head = {"size": size, "patches": [(offset, len(data)) for offset, data in patches]}
-    part = _beside(path, "journal.part")
-    try:
-        with part.open("wb") as file:
-            file.writelines([json.dumps(head).encode(), b"\n", *(data for _, data in patches)])
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(_journal(path))
-    finally:
-        part.unlink(missing_ok=True)
-    _sync_folder(part.parent)
+    content = b"".join([json.dumps(head).encode(), b"\n", *(data for _, data in patches)])
+    write_atomically(_journal(path), content)
+    _sync_folder(_journal(path).parent)
 
 
 def _read_journal(path: Path) -> tuple[list[tuple[int, bytes]], int] | None:
