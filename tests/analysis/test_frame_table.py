@@ -72,11 +72,16 @@ def test_structures_are_those_of_a_few_evenly_spaced_rows(data, generator, energ
     assert rows == "all" and len(found) == 120
     assert np.array_equal(found.positions, frames.positions[::4]) and len(found.forces[0]) == 10
     # A pass over these rows alone gives the same pictures.
-    alone = observe_data(generator, data, energy, only_kept(selected))
+    alone = observe_data(generator, data, energy, only_kept(selected, 22))
     shown = found.pictured()
     assert len(alone) == len(shown) == 30 and np.array_equal(alone.positions, shown.positions)
     np.testing.assert_array_equal(alone.energy, shown.energy)
     np.testing.assert_allclose(alone.forces[1], shown.forces[1], rtol=1e-4, atol=1e-2)
+    # Of large molecules there are fewer.
+    monkeypatch.setattr(frame_table, "ATOMS_KEPT", 2200)
+    monkeypatch.setattr(frame_table, "STRUCTURES", 1000)
+    assert len(observe_data(generator, data, energy, selected).kept) == 100
+    monkeypatch.setattr(frame_table, "STRUCTURES", 30)
     # Of long data, they are among the rows that have forces.
     monkeypatch.setattr(frame_table, "FRAMES_WITH_FORCES", 50)
     sparse = observe_data(generator, data, energy, selected)

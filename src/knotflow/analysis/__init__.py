@@ -2,6 +2,7 @@
 
 from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
 from knotflow.analysis.evaluation import Evaluation, evaluate
+from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.measures import Measure
 from knotflow.analysis.quadrature import Comparison, compare, force_jump, log_normaliser
 
@@ -10,6 +11,7 @@ __all__ = [
     "Comparison",
     "Ensemble",
     "Evaluation",
+    "FrameTable",
     "Measure",
     "agreement",
     "compare",

@@ -43,6 +43,8 @@ FRAMES_WITH_FORCES: Final = 20_000
 """Of longer data, evenly spaced frames, about so many, enter the error of forces."""
 STRUCTURES: Final = 10_000
 """Of longer data, and of more samples, so many evenly spaced structures are kept for pictures."""
+ATOMS_KEPT: Final = 2_000_000
+"""Of molecules with more than 200 atoms fewer structures are kept: so many atoms in all, some 100 MB."""
 FORCES: Final = 1_000
 """Structures, at most, whose forces are shown."""
 COMPARED: Final = 32
@@ -160,10 +162,10 @@ def rows_to_judge_by(split: Mapping[str, Any] | None, path: str | Path, n_frames
     return (np.ones(n_frames, dtype=bool), "all") if held is None else (held, "validation")
 
 
-def only_kept(selected: Bools) -> Bools:
+def only_kept(selected: Bools, n_atoms: int) -> Bools:
     """Those of the selected rows whose structures `observe_data` keeps."""
     mask, rows = np.zeros_like(selected), np.flatnonzero(selected)
-    mask[rows[_kept(len(rows))]] = True
+    mask[rows[_kept(len(rows), n_atoms)]] = True
     return mask
 
 
@@ -219,7 +221,7 @@ def observe_data(
     total, done = int(selected.sum()), 0
     if total == 0:
         raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
-    stride, kept, parts = _stride(total), _kept(total), []
+    stride, kept, parts = _stride(total), _kept(total, generator.n_atoms), []
     for frames in _pieces(path, selected, piece_size(generator.n_atoms)):
         progress("data: densities and forces", done, total)
         x, u = torch.from_numpy(frames.positions).to(own), frames.energies / system.kT
@@ -232,15 +234,16 @@ def observe_data(
             chosen = torch.zeros(len(x), dtype=torch.bool)
             chosen[-done % stride :: stride] = True
             force, _ = _flow_force(generator, x, inside.cpu() & chosen)
-        columns: dict[str, Any] = {
-            "log_prob": log_prob,
-            "paper_log_prob": paper,
-            "energy": u,
-            "round_trip": np.full(len(x), np.nan),
-            "replica": frames.replica,
-        }
-        true = frames.forces / system.kT
-        parts.append(_table(generator, system, x, q, true, force, kept, done, **columns))
+        parts.append(
+            _table(
+                generator, system, x, q, frames.forces / system.kT, force, kept, done,
+                log_prob=log_prob,
+                paper_log_prob=paper,
+                energy=u,
+                round_trip=np.full(len(x), np.nan),
+                replica=frames.replica,
+            )
+        )  # fmt: skip
         done += len(x)
     progress("data: densities and forces", done, total)
     return _joined(parts)
@@ -258,7 +261,7 @@ def observe_samples(
     """Draw samples, with their densities, energies, forces and torsions."""
     system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
     random = torch.Generator(own.device).manual_seed(seed)
-    size, kept, parts = piece_size(generator.n_atoms), _kept(n), []
+    size, kept, parts = piece_size(generator.n_atoms), _kept(n, generator.n_atoms), []
     for done in range(0, n, size):
         progress("samples: positions, energies and forces", done, n)
         with clock("sampling"):
@@ -269,14 +272,16 @@ def observe_samples(
             u, true = energy.energy_and_force(x)
         with clock("forces of the flow"):
             force, again = _flow_force(generator, x, _inside(generator, q).cpu())
-        columns: dict[str, Any] = {
-            "log_prob": log_prob,
-            "paper_log_prob": paper,
-            "energy": u,
-            "round_trip": again - _array(log_prob),
-            "replica": np.zeros(len(x), dtype=np.int32),
-        }
-        parts.append(_table(generator, system, x, q, _array(true), force, kept, done, **columns))
+        parts.append(
+            _table(
+                generator, system, x, q, _array(true), force, kept, done,
+                log_prob=log_prob,
+                paper_log_prob=paper,
+                energy=u,
+                round_trip=again - _array(log_prob),
+                replica=np.zeros(len(x), dtype=np.int32),
+            )
+        )  # fmt: skip
     progress("samples: positions, energies and forces", n, n)
     return _joined(parts)
 
@@ -286,10 +291,10 @@ def _stride(n: int) -> int:
     return -(-n // FRAMES_WITH_FORCES)
 
 
-def _kept(n: int) -> Rows:
-    """Which of n rows keep their structures: `STRUCTURES` of those that enter the error of forces."""
+def _kept(n: int, n_atoms: int) -> Rows:
+    """Which of n rows keep their structures: evenly spaced ones of those that enter the error of forces."""
     measured = np.arange(0, n, max(1, _stride(n)))
-    return measured[spaced(len(measured), STRUCTURES)]
+    return measured[spaced(len(measured), min(STRUCTURES, max(LEAST_PIECE, ATOMS_KEPT // n_atoms)))]
 
 
 def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory.Frames]:
@@ -342,8 +347,9 @@ def _table(
     """The table of a piece whose rows are numbered from ``first``; ``kept`` are rows of the whole table."""
     positions = _array(x).astype(np.float32)
     rows = kept[(kept >= first) & (kept < first + len(x))] - first
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # forces of clashes may be beyond all bounds
         error = force_error(flow_force, true_force)
+        kept_forces = [force[rows].astype(np.float32) for force in (true_force, flow_force)]
     tensors = {name: _array(column) for name, column in columns.items() if isinstance(column, Tensor)}
     return FrameTable(
         **{**columns, **tensors},
@@ -353,8 +359,8 @@ def _table(
         kept=rows + first,
         positions=positions[rows],
         coordinates=_array(q)[rows],
-        true_force=true_force[rows].astype(np.float32),
-        flow_force=flow_force[rows].astype(np.float32),
+        true_force=kept_forces[0],
+        flow_force=kept_forces[1],
     )
 
 

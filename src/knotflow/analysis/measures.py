@@ -36,7 +36,7 @@ DISTANCES: Final = 8
 
 @dataclass(frozen=True)
 class Measure(Estimate):
-    """Something measured, with its standard error; NaN stands for what cannot be told."""
+    """Something measured, with its standard error; NaN where it is not known."""
 
     text: str = ""
     """What it is, for people."""

@@ -35,9 +35,10 @@ def report(
     """Write a page about a Boltzmann generator: verdicts, pictures, structures you can turn, all numbers.
 
     The page is a single file that works offline. Its numbers come from metrics.json beside the model, if that
-    file is about this model and DATA; otherwise the model is evaluated first, as with `knotflow evaluate`.
-    Without DATA, the command looks for the training trajectory in the working folder, near the model, and in
-    folders called data there. If it finds none, the page shows what samples alone can tell.
+    file is about this model, DATA, --samples and --seed; otherwise the model is evaluated first, as with
+    `knotflow evaluate`. Without DATA, the command looks for the training trajectory in the working folder,
+    near the model, and in folders called data there. If it finds none, the page shows what samples alone can
+    tell.
 
     Examples:
         knotflow report runs/ala2 data/ala2.h5

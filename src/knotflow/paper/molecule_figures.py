@@ -79,7 +79,7 @@ def run(model: Path, data: Path, file: Path, samples: int, *, progress: Progress
     info, generator = trajectory.open_info(data), BoltzmannGenerator.load(model)
     selected, _ = rows_to_judge_by(notes(model).get("split"), data, info.n_frames)
     with OpenMMEnergy(info.system) as energy:
-        frames = observe_data(generator, data, energy, only_kept(selected), progress)
+        frames = observe_data(generator, data, energy, only_kept(selected, generator.n_atoms), progress)
         drawn = observe_samples(generator, energy, samples, SEED, progress)
     found = ShownFrames(frames, drawn)
     save(found, file, about)
@@ -125,4 +125,5 @@ def _table(arrays: dict[str, NDArray[Any]], side: str) -> FrameTable:
 
 
 def _narrow(column: NDArray[Any]) -> NDArray[Any]:
-    return column.astype(np.float32) if column.dtype == np.float64 else column
+    with np.errstate(over="ignore"):  # energies of clashes become infinite
+        return column.astype(np.float32) if column.dtype == np.float64 else column

@@ -109,8 +109,7 @@ def render_generator_page(report: GeneratorReport) -> str:
 
 
 def _page(report: GeneratorReport) -> Page:
-    name = report.molecule["name"]
-    about, shown = report.metrics["about"], len(report.samples)
+    name, about = report.molecule["name"], report.metrics["about"]
     data = about.get("data")
     compared = "not compared with data."
     if data:
@@ -119,8 +118,7 @@ def _page(report: GeneratorReport) -> Page:
     lead = (
         f"{report.model}: {len(report.molecule['positions'])} atoms at {report.molecule['temperature']:g} K"
         f", a flow with {about['parameters']:,} parameters"
-        + f"; numbers from {about['samples']:,} samples, {compared}"
-        + ("" if about["samples"] == shown else f" Pictures are of {shown:,} samples.")
+        f"; numbers from {about['samples']:,} samples, {compared}"
     )
     free = Torsions(report.samples, report.weight, report.data, report.seed)
     marginals = _marginals(report)

@@ -152,7 +152,7 @@ def _left_out(by_samples: Estimate, by_both: Estimate) -> Verdict:
         good=f"samples and data cover the same: {number}",
         fair=f"samples and data may not cover the same: {number}",
         poor=f"samples and data do not cover the same: {number}",
-        unknown="whether the samples leave something out cannot be told",
+        unknown="there are no two estimates of log Z to compare",
     )
 
 

@@ -32,7 +32,7 @@ FINITE: Final = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its standard error; NaN stands for what cannot be told."""
+    """A number and its standard error; NaN where it is not known."""
 
     value: float
     error: float = math.nan
@@ -136,11 +136,11 @@ def bootstrap(
     values = np.array([statistic(*(draw(random) for draw in draws)) for _ in range(repeats)], dtype=float)
     finite = np.isfinite(values)
     several = all(len(np.unique(label)) > 1 for label in labels)
-    told = several & (finite.sum(0) >= max(2, FINITE * repeats))
+    known = several & (finite.sum(0) >= max(2, FINITE * repeats))
     errors = np.full(values.shape[1:], np.nan)
-    if np.any(told):
+    if np.any(known):
         found = np.ma.masked_array(values, ~finite).std(axis=0, ddof=1)
-        errors = np.where(told, np.ma.filled(found, np.nan), np.nan)
+        errors = np.where(known, np.ma.filled(found, np.nan), np.nan)
     return errors
 
 

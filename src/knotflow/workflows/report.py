@@ -70,7 +70,7 @@ def write_report(
         out: The page.
         folder: What else is known of the model: ``metrics.json``, ``dynamics/record.npz`` and, of a run,
             ``log.csv`` and ``config.json``. By default that of the model.
-        data: A trajectory of the molecule. Without, the page has what can be told from samples, or the
+        data: A trajectory of the molecule. Without, the page shows what samples alone tell, or the
             numbers of an earlier evaluation of the same samples on any data.
         samples: How many to draw.
         seed: Of samples and error bars.
@@ -82,23 +82,18 @@ def write_report(
         OSError: if a file is missing or damaged.
     """
     need("reports", "analysis", "plot")
-    generator, split, folder = (
-        BoltzmannGenerator.load(model),
-        notes(model).get("split"),
-        folder or model.parent,
-    )
+    generator, split = BoltzmannGenerator.load(model), notes(model).get("split")
+    folder = folder or model.parent
     file, written = folder / METRICS, None
     inputs = evaluation_inputs(model, data, samples=samples, seed=seed, energy=energy)
     if is_evaluation_of(file, inputs):
         metrics, frames = json.loads(file.read_text(encoding="utf-8")), None
         if data is not None:
             selected, _ = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)
-            frames = observe_data(generator, data, energy, only_kept(selected), progress)
+            frames = observe_data(generator, data, energy, only_kept(selected, generator.n_atoms), progress)
         drawn = observe_samples(generator, energy, samples, seed, progress)
     else:
-        found = evaluate(
-            generator, data, energy, split=split, samples=samples, seed=seed, progress=progress
-        )  # fmt: skip
+        found = evaluate(generator, data, energy, split=split, samples=samples, seed=seed, progress=progress)
         drawn, frames, metrics = found.samples, found.data, found.plain()
         if data is not None:
             metrics, written = found.write(file, model), file
@@ -110,7 +105,7 @@ def write_report(
         metrics=metrics,
         samples=drawn,
         data=shown,
-        maps=_maps(generator, shown or drawn.pictured()),
+        maps=_maps(generator, drawn.pictured() if shown is None else shown),
         seed=seed,
         **_beside(model, folder),
     )
