@@ -82,7 +82,7 @@ def kernel_calls(bins: int, elements: int, seed: int) -> dict[str, Callable[[], 
     gy, gl, hx = (normal(elements) for _ in range(3))
     given = (x, raw, gy, gl, hx, h_raw)
     takes = {"forward": 2, "inverse": 2, "backward": 4, "double backward": 6}
-    described = list(kernel[:7]), list(kernel[7:])
+    described = kernel.spec
 
     def bound(name: str) -> Callable[[], Any]:
         operator = getattr(torch.ops.knotflow, WORK[name].operator)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -271,6 +272,9 @@ def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor | None, with
 class _PointByPoint(torch.autograd.Function):
     """What the functions below share: tensors come first, then the kernel."""
 
+    def __init_subclass__(cls) -> None:
+        cls.vmap = staticmethod(partial(_batched, cls))  # type: ignore[method-assign]
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         *tensors, ctx.kernel = inputs
@@ -317,10 +321,6 @@ class _Forward(_PointByPoint):
     def backward(ctx: Any, *g: Any) -> Any:
         wanted = _is_wanted(ctx, 1)
         return *_apply(_Backward, *ctx.saved_tensors, *g, wanted, ctx.kernel), None
-
-    @staticmethod
-    def vmap(*arguments: Any) -> Any:
-        return _batched(_Forward, *arguments)
 
 
 class _Backward(torch.autograd.Function):
@@ -376,10 +376,6 @@ class _DoubleBackward(_PointByPoint):
         gradients = _gradients(second, (*tensors, torch.zeros_like(tensors[1]) if hraw is None else hraw), h)
         return *(gradients if hraw is not None else (*gradients[:-1], None)), None
 
-    @staticmethod
-    def vmap(*arguments: Any) -> Any:
-        return _batched(_DoubleBackward, *arguments)
-
 
 class _Inverse(_PointByPoint):
     @staticmethod
@@ -394,10 +390,6 @@ class _Inverse(_PointByPoint):
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
         return *_apply(_InverseBackward, *ctx.saved_tensors, *g, ctx.kernel), None
-
-    @staticmethod
-    def vmap(*arguments: Any) -> Any:
-        return _batched(_Inverse, *arguments)
 
 
 class _InverseBackward(_PointByPoint):
@@ -418,10 +410,6 @@ class _InverseBackward(_PointByPoint):
             return s, pull(-s, -gl)[1]
 
         return *_gradients(first, ctx.saved_tensors, h), None
-
-    @staticmethod
-    def vmap(*arguments: Any) -> Any:
-        return _batched(_InverseBackward, *arguments)
 
 
 def _gradients(
