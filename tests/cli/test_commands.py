@@ -90,7 +90,7 @@ def test_reproduce_refuses_a_folder_of_another_seed(tmp_path: Path) -> None:
     before = (tmp_path / "x" / "results.json").read_bytes()
     second = run(tmp_path, *arguments, "--seed", "1")
     assert second.returncode == 2
-    assert "holds a run made with data" in " ".join(second.stderr.split())
+    assert "holds a run made with training.seed 0" in " ".join(second.stderr.split())
     assert (tmp_path / "x" / "results.json").read_bytes() == before
 
 

@@ -152,7 +152,7 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
         (["chain.safetensors", "--flow-moves", "0", "--hmc-moves", "0"], "a cycle needs at least one move"),
         (["chain.safetensors", "-n", "0"], "Invalid value for '-n'"),
         (["chain.safetensors", *QUICK, "--seed", "1", "--out", "a.h5"], "seed 0, but you asked for seed 1"),
-        (["chain.safetensors", *QUICK, "--float64", "--out", "a.h5"], "and you gave model chain.safetensors"),
+        (["chain.safetensors", *QUICK, "--float64", "--out", "a.h5"], "but you asked for dtype float64"),
         (["chain.safetensors", "--out", "text.h5"], "is not an HDF5 file"),
     ):
         status, said = run(*arguments)
