@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from knotflow.compiled import Compiled
-from knotflow.energies.force_terms import ForceTerms
-from knotflow.energies.torch_force_field import TorchForceField, energy_and_force
+from knotflow.energies.force_terms import ForceTerms, read_terms
+from knotflow.energies.torch_force_field import energy_and_force
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import BOLTZMANN
 from knotflow.simulation.engines import FRICTION, STEP, Engine, Floats, Snapshot
@@ -30,7 +30,7 @@ class TorchEngine(Engine):
         super().__init__(system)
         self._kT = system.kT
         self._like = torch.empty(0, device=device)
-        self._terms = TorchForceField(system, compiled=False).terms(self._like)
+        self._terms = read_terms(system.openmm_system(), system.kT).to(self._like)
         self._inverse_mass = torch.as_tensor(1 / self.masses).to(self._like)[:, None]
         self._generator = torch.Generator(device)
         self._step = Compiled(self._baoab, task="the simulation", enabled=compiled)
