@@ -64,7 +64,7 @@ def test_a_hundred_frames_always_leave_something_to_judge_by() -> None:
 
 @pytest.mark.parametrize("validation", [None, [[5]], [[0, 20]], [["a", "b"]], 3])
 def test_a_damaged_split_is_refused(validation) -> None:
-    with pytest.raises(ValueError, match="the split noted in the model is damaged"):
+    with pytest.raises(ValueError, match="the split recorded in the model is damaged"):
         held_out({"file": "a.h5", "frames": 10, "validation": validation}, "x/a.h5", 10)
 
 
