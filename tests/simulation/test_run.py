@@ -183,7 +183,7 @@ def test_a_damaged_state_is_said(tmp_path: Path, damage: bytes | None) -> None:
     run(tmp_path / "a.h5", frames=2)
     state = tmp_path / "a.h5.state"
     state.unlink() if damage is None else state.write_bytes(damage)
-    with pytest.raises(OSError, match=r"missing or damaged .* so it cannot go on"):
+    with pytest.raises(OSError, match=r"missing or damaged .* so the run cannot be resumed"):
         run(tmp_path / "a.h5")
 
 

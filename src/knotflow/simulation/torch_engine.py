@@ -18,12 +18,12 @@ from knotflow.simulation.splitting import baoab
 
 
 class TorchEngine(Engine):
-    """All walkers at once through `TorchForceField`, in float32, by one compiled graph for a step.
+    """All walkers at once in float32, with one compiled graph per step.
 
     Args:
-        system: The molecule; its temperature is the unit of energy inside.
-        device: Where to compute.
-        compiled: Whether to compile.
+        system: The molecule; its temperature sets the internal unit of energy.
+        device: Torch device.
+        compiled: Whether to compile the graph.
     """
 
     def __init__(self, system: MolecularSystem, device: str = "cpu", *, compiled: bool = True) -> None:
@@ -70,7 +70,7 @@ class TorchEngine(Engine):
         return baoab(partial(energy_and_force, terms), x, v, f, thermostat, dt=STEP, kick=kick)
 
     def _columns(self, array: Floats) -> Tensor:
-        """Shape (walkers, atoms, 3) to (3, atoms, walkers), as the force field wants it."""
+        """Shape (walkers, atoms, 3) to (3, atoms, walkers), the layout of the force field."""
         return torch.as_tensor(array).to(self._like).permute(2, 1, 0).contiguous()
 
     @staticmethod
