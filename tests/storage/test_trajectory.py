@@ -120,7 +120,7 @@ def test_mdtraj_reads_coordinates_times_and_topology(path: Path, system: Molecul
 
 @pytest.mark.parametrize("round_", range(4))
 def test_killed_at_any_moment_no_confirmed_frame_is_lost(path: Path, round_: int) -> None:
-    """A writer appends as fast as it can and says so; it is killed, and the next one goes on."""
+    """A writer appends as fast as it can and says so; it is killed, and the next one continues."""
     rng = random.Random(round_)
     confirmed = 0
     for _ in range(12):

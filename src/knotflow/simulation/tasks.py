@@ -57,7 +57,7 @@ class Walkers:
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with some walkers.
+    """Work on some walkers.
 
     Args:
         walkers: The walkers at the start.

@@ -126,7 +126,7 @@ def _checked(
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
-                time = number[keep] if kept.time is None else kept.time  # without a clock, 1 ps a frame
+                time = number[keep] if kept.time is None else kept.time  # 1 ps per frame if unknown
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
             n_kept += len(kept)
             n_read += len(found)
