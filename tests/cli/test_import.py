@@ -109,8 +109,8 @@ def pickled(system: MolecularSystem) -> None:
 REFUSALS = {
     "energies": (bad_energies, r"a\.npz: frame 0 has the energy -5 kJ/mol, but ours is .* kJ/mol; check"),
     "forces": (bad_forces, r"a\.npz: frame 0 has forces that differ from ours by 1e\+02 %; check molecule"),
-    "not finite": (bad_frame, r"a\.npz: frame 7 has positions that are no finite numbers; leave"),
-    "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are no finite numbers"),
+    "not finite": (bad_frame, r"a\.npz: frame 7 has positions that are not finite numbers; leave"),
+    "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are not finite numbers"),
     "unit": (angstrom, r"bond from ACE1-CH3 to ACE1-H1 in frame 0 is 1\.\d+ nm long, usually 0\.109 nm; all "
              r"bonds are about 10 times as long as usual, so the unit may be wrong \(nm, not Å\)\."),
     "order": (shuffled, r"nm; the order of the atoms may be wrong, or a periodic box cut the molecule\."),

@@ -1,4 +1,4 @@
-"""Z-matrices and stereocentres of systems, and force fields made once more."""
+"""Z-matrices and stereocentres of systems, and rebuilt force fields."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_handedness() -> None:
 
 
 @pytest.mark.parametrize("name", ["ala2", "vacuum", "P"])
-def test_a_force_field_made_anew_is_that_of_the_files(name: str) -> None:
+def test_a_rebuilt_force_field_is_that_of_the_files(name: str) -> None:
     system = molecule(name)
     x = frames(system, 3).numpy()
 
@@ -87,7 +87,7 @@ def test_a_force_field_made_anew_is_that_of_the_files(name: str) -> None:
     assert energies(softer.parametrised_again()) == pytest.approx(energies(system), abs=1e-9)
 
 
-def test_a_force_field_without_files_cannot_be_made_anew() -> None:
+def test_a_force_field_without_files_cannot_be_rebuilt() -> None:
     with pytest.raises(ValueError, match="does not say which force-field files"):
         molecule("dimer").parametrised_again()
     system = molecule("ala2")

@@ -70,7 +70,6 @@ def test_ala2_is_l_alanine_between_caps(molecule: MolecularSystem) -> None:
     assert molecule.n_atoms == 22 and len(molecule.bonds) == 21
     assert molecule.bonds == sorted({(min(pair), max(pair)) for pair in molecule.bonds})
     assert "".join(molecule.elements) == "CHHHCONHCHCHHHCONHCHHH"
-    assert [molecule.atomic_numbers[i] for i in (0, 1, 5, 6)] == [6, 1, 8, 7]
     np.testing.assert_allclose(molecule.masses[[0, 1, 5, 6]], [12.011, 1.008, 15.999, 14.007], atol=2e-3)
     n, c, cb = molecule.positions[[6, 14, 10]] - molecule.positions[8]
     assert np.dot(np.cross(n, c), cb) > 2e-3  # nm³; -2.5e-3 for D-alanine
@@ -237,13 +236,16 @@ ION = "HETATM   23 NA    NA A   4       9.000   9.000   9.000  1.00  0.00       
             ["CRYST1   30.000   30.000   30.000  90.00  90.00  90.00 P 1           1", *ATOMS],
             "has a periodic box .* remove that line",
         ),
-        ([*ATOMS, WATER], "holds 1 water molecules or ions .first residue HOH 4 of chain A., .* remove them"),
-        ([*ATOMS, ION], "holds 1 water molecules or ions .first residue NA 4 of chain A., .* remove them"),
+        (
+            [*ATOMS, WATER],
+            "contains 1 water molecules or ions .first residue HOH 4 of chain A., .* remove",
+        ),
+        ([*ATOMS, ION], "contains 1 water molecules or ions .first residue NA 4 of chain A., .* remove"),
         ([line for line in ATOMS if line.split()[-1] != "H"], "lacks 12 hydrogen atoms; .*--add-hydrogens"),
         ([line for line in ATOMS if line.split()[2] != "HB2"], "lacks 1 hydrogen atoms; .*--add-hydrogens"),
         (
             [line.replace("ALA", "LIG") for line in ATOMS],
-            "no parameters for residue LIG 2 of chain A, whose bonds are not even known",
+            "no parameters for residue LIG 2 of chain A, whose bonds are unknown too",
         ),
         (
             [line for line in ATOMS if line[13:20] != "CB  ALA"],
@@ -259,7 +261,7 @@ ION = "HETATM   23 NA    NA A   4       9.000   9.000   9.000  1.00  0.00       
         ),
         (
             [line.replace("  -1.873", "     nan") for line in ATOMS],
-            "atom C of residue ACE 1 of chain A has a coordinate that is no finite number",
+            "atom C of residue ACE 1 of chain A has a coordinate that is not a finite number",
         ),
         (
             [line[:30] + ATOMS[0][30:54] + line[54:] for line in ATOMS],

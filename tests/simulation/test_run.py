@@ -93,7 +93,7 @@ def test_frames_written_before_a_lost_state_are_not_repeated(tmp_path: Path) -> 
     assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
 
 
-def test_a_run_goes_on_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same platform, whichever would be the fastest now; elsewhere if that one is gone."""
     monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "Reference")
     run(tmp_path / "a.h5")
@@ -139,7 +139,7 @@ run.run(lambda doing, done, total, note: print(done, flush=True))
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.05, 0.13])
-def test_killed_runs_go_on_to_the_same_end(tmp_path: Path, wait: float) -> None:
+def test_killed_runs_resume_to_the_same_end(tmp_path: Path, wait: float) -> None:
     command = [sys.executable, "-c", SCRIPT, "b.h5"]
     subprocess.run([*command[:-1], "a.h5"], cwd=tmp_path, check=True, capture_output=True, timeout=200)
     for _ in range(2):
@@ -179,11 +179,11 @@ def test_another_molecule_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a state", b"PK\x03\x04 cut", None])
-def test_a_damaged_state_is_said(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_state_is_refused(tmp_path: Path, damage: bytes | None) -> None:
     run(tmp_path / "a.h5", frames=2)
     state = tmp_path / "a.h5.state"
     state.unlink() if damage is None else state.write_bytes(damage)
-    with pytest.raises(OSError, match=r"missing or damaged .* so it cannot go on"):
+    with pytest.raises(OSError, match=r"missing or damaged .* so the run cannot be resumed"):
         run(tmp_path / "a.h5")
 
 

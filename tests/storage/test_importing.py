@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, system, energy, monkeypat
 
     monkeypatch.setattr(trajectory, "append", full)
     with pytest.raises(
-        OSError, match=r"out\.h5 could not be written \(No space left on device\) and is not there"
+        OSError, match=r"out\.h5 could not be written \(No space left on device\) and was not created"
     ):
         convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -112,7 +112,7 @@ def test_samples_lie_over_the_structure(tmp_path: Path, system: MolecularSystem,
 
 
 @pytest.mark.parametrize("suffix", [".xtc", ".dcd", ".pdb"])
-def test_the_table_beside_has_every_digit(tmp_path: Path, system: MolecularSystem, suffix: str) -> None:
+def test_the_table_has_every_digit(tmp_path: Path, system: MolecularSystem, suffix: str) -> None:
     write(tmp_path / f"samples{suffix}", system, pieces=3)
     with (tmp_path / "samples.csv").open() as file:
         rows = list(csv.DictReader(file))

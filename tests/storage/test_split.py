@@ -1,4 +1,4 @@
-"""Rows that are held back: chosen by replica or time, noted, and found again."""
+"""Held-out rows: chosen by replica or time, recorded, and found again."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_splits(numbers: list[int], lengths: list[int], shuffled: bool, seed: in
     for number in numbers:
         own = mask[replica == number]
         whole, rest = divmod(len(own), 2 * BLOCKS)
-        # Twenty stretches of time, the first ones longer by a frame: the tenth and the last are held back.
+        # Twenty ranges of time, the first ones longer by a frame: the tenth and the last are held out.
         ends = [j * whole + min(j, rest) for j in range(2 * BLOCKS + 1)]
         expected = [(ends[j], ends[j + 1]) for j in (BLOCKS - 1, 2 * BLOCKS - 1) if ends[j] < ends[j + 1]]
         assert runs_of(own) == expected
@@ -64,7 +64,7 @@ def test_a_hundred_frames_always_leave_something_to_judge_by() -> None:
 
 @pytest.mark.parametrize("validation", [None, [[5]], [[0, 20]], [["a", "b"]], 3])
 def test_a_damaged_split_is_refused(validation) -> None:
-    with pytest.raises(ValueError, match="the split noted in the model is damaged"):
+    with pytest.raises(ValueError, match="the split recorded in the model is damaged"):
         held_out({"file": "a.h5", "frames": 10, "validation": validation}, "x/a.h5", 10)
 
 

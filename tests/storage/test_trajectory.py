@@ -120,7 +120,7 @@ def test_mdtraj_reads_coordinates_times_and_topology(path: Path, system: Molecul
 
 @pytest.mark.parametrize("round_", range(4))
 def test_killed_at_any_moment_no_confirmed_frame_is_lost(path: Path, round_: int) -> None:
-    """A writer appends as fast as it can and says so; it is killed, and the next one goes on."""
+    """A writer appends as fast as it can and says so; it is killed, and the next one continues."""
     rng = random.Random(round_)
     confirmed = 0
     for _ in range(12):
@@ -246,7 +246,7 @@ def test_frames_that_do_not_fit_are_refused(path: Path) -> None:
     with pytest.raises(ValueError, match="at least one frame, got none"):
         trajectory.append(path, make(range(0)), at=5)
     few = Frames(np.zeros((1, 21, 3)), np.zeros((1, 21, 3)), [0.0], [0], [0], [0.0])
-    with pytest.raises(ValueError, match="holds frames of 22 atoms, got 21"):
+    with pytest.raises(ValueError, match="has frames of 22 atoms, got 21"):
         trajectory.append(path, few, at=5)
     with pytest.raises(ValueError, match=r"energies must have shape \(2,\) like the positions, got \(3,\)"):
         Frames(np.zeros((2, 22, 3)), np.zeros((2, 22, 3)), np.zeros(3), [0, 0], [0, 0], [0, 0])
@@ -266,7 +266,7 @@ def test_what_is_no_trajectory_is_refused_in_one_sentence(path: Path, use: Calla
         use(missing)
     text = path.with_name("text.h5")
     text.write_text("not HDF5 at all")
-    with pytest.raises(ValueError, match=r"text\.h5 is not an HDF5 file .* `knotflow import`"):
+    with pytest.raises(ValueError, match=r"text\.h5 is not an HDF5 file; `knotflow import`"):
         use(text)
     plain = path.with_name("plain.h5")
     trajectory.append(path, make(range(1)), at=0)

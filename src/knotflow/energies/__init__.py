@@ -1,4 +1,4 @@
-"""Energies to sample from: densities of few coordinates, and force fields of molecules."""
+"""Energies to sample from: densities of a few coordinates, and force fields of molecules."""
 
 from __future__ import annotations
 

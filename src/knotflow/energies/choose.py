@@ -1,4 +1,4 @@
-"""Which program computes the energy of a molecule: torch or OpenMM."""
+"""Choice of the program that computes the energy of a molecule: torch or OpenMM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from knotflow.energies.torch_force_field import TorchForceField
 from knotflow.molecules.system import MolecularSystem
 
 MANY: Final = 500_000
-"""Evaluations from which on compiling the torch force field, most of a minute, pays."""
+"""From this many evaluations on, compiling the torch force field (most of a minute) pays off."""
 
 
 def force_field(
@@ -22,20 +22,20 @@ def force_field(
 ) -> MolecularEnergy:
     """The energy of a molecule, in torch or by OpenMM; use it in a ``with`` block to stop worker processes.
 
-    OpenMM starts at once, knows every force and takes one structure after the other. `TorchForceField` takes
-    whole batches where the model lives, as training wants it; compiled, it is many times as fast. It does not
-    know every kind of force: then it is OpenMM in any case.
+    OpenMM starts at once, supports every force and evaluates one structure after the other. `TorchForceField`
+    evaluates whole batches on the device of the model, as training needs it; compiled, it is many times as
+    fast. If it does not support a force of the molecule, OpenMM is used in any case.
 
     Args:
         system: The molecule.
         compiled: Whether torch compiles the force field.
-        evaluations: How many structures will be evaluated. If given, it decides: OpenMM for fewer than
-            `MANY`, compiled torch from there on.
+        evaluations: Number of structures that will be evaluated. If given, it decides: OpenMM below `MANY`,
+            compiled torch from there on.
         workers: Processes for OpenMM, see `OpenMMEnergy`.
     """
     if evaluations is not None and evaluations < MANY:
         return OpenMMEnergy(system, workers)
     try:
         return TorchForceField(system, compiled=compiled or evaluations is not None)
-    except ValueError:  # a force that torch does not know
+    except ValueError:  # a force that torch does not support
         return OpenMMEnergy(system, workers)

@@ -1,6 +1,6 @@
-"""What every target density has in common: a reduced energy and the force that goes with it.
+"""Base classes of all target densities: a reduced energy and its force.
 
-Two kinds: of coordinates that have domains (`Energy`), and of the positions of atoms (`MolecularEnergy`).
+`Energy` is a function of coordinates with domains, `MolecularEnergy` of the positions of atoms.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from knotflow.transforms import Domain
 
 CUT_OFF: Final = 1e3
-"""In kT: above it energies may be cut."""
+"""In kT: energies above this value may be cut."""
 
 
 def cut(u: Tensor, cut_off: float = CUT_OFF) -> Tensor:
     r"""$u' = c + \log(1 + u - c)$ above the cut-off $c$, $u$ below: continuous, with a continuous slope.
 
-    Atoms on top of each other then do not spoil an average: so it is done for the KLD in Table 1 of Hong and
-    Chun (AAAI 2023).
+    Atoms on top of each other then do not ruin an average. The KLD in Table 1 of Hong and Chun (AAAI 2023)
+    is computed this way.
     """
     return torch.where(u > cut_off, cut_off + torch.log1p((u - cut_off).clamp(min=0)), u)
 
@@ -37,7 +37,7 @@ class Energy(ABC):
     """
 
     domains: tuple[Domain, ...]
-    """One per coordinate: where the density lives."""
+    """Domain of each coordinate."""
 
     @abstractmethod
     def energy(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Energy(ABC):
         Shape ``(..., d)`` to ``(..., d)``. The result can be differentiated again, and the call works
         under ``torch.vmap`` and inside ``torch.compile``.
         """
-        # Points do not interact, so the gradient of the summed energy holds the force on each of them.
+        # Points do not interact, so the gradient of the summed energy contains the force on each of them.
         force: Tensor = torch.func.grad(lambda x: -self.energy(x).sum())(x)
         return force
 
@@ -63,7 +63,7 @@ class MolecularEnergy(ABC):
 
     n_atoms: int
     temperature: float
-    """In K: what $kT$ is."""
+    """In K; sets $kT$."""
 
     @abstractmethod
     def energy(self, x: Tensor) -> Tensor:
@@ -87,11 +87,7 @@ class MolecularEnergy(ABC):
         self.close()
 
     def check_positions(self, x: Tensor) -> None:
-        """Refuse what cannot be positions of these atoms.
-
-        Raises:
-            ValueError: if the shape or the dtype is wrong.
-        """
+        """Raise a ValueError if the shape or the dtype cannot be that of positions of these atoms."""
         if not torch.is_floating_point(x) or x.ndim < 2 or x.shape[-2:] != (self.n_atoms, 3):
             raise ValueError(
                 f"positions must be a floating-point tensor of shape (..., {self.n_atoms}, 3) in nm, got "

@@ -1,4 +1,4 @@
-"""The terms of an OpenMM ``System`` as tensors: what a force field says about one molecule."""
+"""The terms of an OpenMM ``System`` as tensors: the parameters of one molecule's force field."""
 
 from __future__ import annotations
 
@@ -14,36 +14,45 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 
 COULOMB: Final = 138.93545764438198
-"""1 / (4 pi epsilon_0) in kJ/mol nm / e², with OpenMM's digits."""
+"""1 / (4 pi epsilon_0) in kJ/mol nm / e², to OpenMM's digits."""
 
 BORN_OFFSET: Final = 0.009
-"""In nm: how much smaller an atom is inside the Born integrals (Onufriev, Bashford, Case 2004)."""
+"""In nm: radii are smaller by this in the Born integrals (Onufriev, Bashford, Case 2004)."""
 
 PROBE: Final = 0.14
 """Radius of a water molecule in nm, for the surface term."""
 
 
+SUPPORTED: Final = (
+    "HarmonicBondForce",
+    "HarmonicAngleForce",
+    "PeriodicTorsionForce",
+    "NonbondedForce",
+    "GBSAOBCForce",
+)
+
+
 @dataclass(frozen=True)
 class _Terms:
-    """Tensors, or again terms; a last axis of length one stands for the frames."""
+    """Tensors, or nested terms; a last axis of length one broadcasts over the frames."""
 
     def to(self, like: Tensor) -> Self:
-        """The same with the dtype and on the device of a tensor; indices stay whole numbers."""
-        return type(self)(**{f.name: _like(getattr(self, f.name), like) for f in fields(self)})
+        """A copy with the dtype and on the device of a tensor; indices stay integers."""
 
+        def moved(value: Tensor | _Terms | None) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
+            return value and value.to(like)
 
-def _like(value: Tensor | _Terms | None, like: Tensor) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
-    return value if value is None else value.to(like)
+        return type(self)(**{field.name: moved(getattr(self, field.name)) for field in fields(self)})
 
 
 @dataclass(frozen=True)
 class BornTerms(_Terms):
-    """Generalised Born solvation (OBC II) with its surface term, as OpenMM's ``GBSAOBCForce`` has it."""
+    """Generalised Born solvation (OBC II) with its surface term, as in OpenMM's ``GBSAOBCForce``."""
 
     size: Tensor
-    """Radius inside the integrals, less than the radius by the offset, shape (atoms, 1)."""
+    """Radius in the integrals: the radius minus the offset, shape (atoms, 1)."""
     inverse_size: Tensor
     inverse_radius: Tensor
     reach: Tensor
@@ -60,9 +69,9 @@ class BornTerms(_Terms):
 
 @dataclass(frozen=True)
 class ForceTerms(_Terms):
-    r"""All terms of a molecule: energies in kT, lengths in nm; a last axis of length one for the frames.
+    r"""All terms of a molecule: energies in kT, lengths in nm, a last axis of length one for the frames.
 
-    Torsions are Fourier series $\sum_n a_n \cos n\varphi + b_n \sin n\varphi$, one for each four atoms.
+    Torsions are Fourier series $\sum_n a_n \cos n\varphi + b_n \sin n\varphi$, one per quadruple of atoms.
     """
 
     bonds: Tensor
@@ -88,7 +97,7 @@ class ForceTerms(_Terms):
     repulsion: Tensor
     """Factor of 1/r¹², like `coulomb`."""
     diagonal: Tensor
-    """One on the diagonal of pairs, zero elsewhere."""
+    """Identity matrix of the pairs, shape (atoms, atoms, 1)."""
     born: BornTerms | None
 
 
@@ -100,51 +109,29 @@ def read_terms(system: Any, kT: float) -> ForceTerms:
         kT: Unit of energy, in kJ/mol.
 
     Raises:
-        ValueError: if it has a force of another kind, a cut-off, a periodic box or constraints.
+        ValueError: if it has an unsupported force, a cut-off, a periodic box or constraints.
     """
-    forces: dict[str, list[Any]] = {name: [] for name in _READ}
+    forces: dict[str, list[Any]] = {name: [] for name in SUPPORTED}
     for force in system.getForces():
-        # Not asked for its own getName(), which the user may set.
-        name = type(force).__name__
+        name = type(force).__name__  # not getName(), which the user may set
         if name == "CMMotionRemover":
             continue
         if name not in forces:
             raise ValueError(
-                f"a torch force field is made of {', '.join(_READ)}; the system has a {name}, so use OpenMM "
-                "for it (engine openmm, OpenMMEnergy)."
+                f"a torch force field supports {', '.join(SUPPORTED)}; the system has a {name}, so use "
+                "OpenMM for it (engine openmm, OpenMMEnergy)."
             )
         forces[name].append(force)
     _check(system, forces)
     n = system.getNumParticles()
-    bonds = _parameters(forces["HarmonicBondForce"], "Bond")
-    angles = _parameters(forces["HarmonicAngleForce"], "Angle")
-    torsions, cosines, sines = _torsions(_parameters(forces["PeriodicTorsionForce"], "Torsion"))
-    coulomb, attraction, repulsion = _pairs(forces["NonbondedForce"], n)
     return ForceTerms(
-        bonds=_indices(bonds, 2),
-        bond_lengths=_tensor(_column(bonds, 2)),
-        bond_constants=_tensor(_column(bonds, 3), 0.5 / kT),
-        angles=_indices(angles, 3),
-        angle_values=_tensor(_column(angles, 3)),
-        angle_constants=_tensor(_column(angles, 4), 0.5 / kT),
-        torsions=torsions,
-        cosines=_tensor(cosines, 1 / kT),
-        sines=_tensor(sines, 1 / kT),
-        coulomb=_tensor(coulomb, 1 / kT),
-        attraction=_tensor(attraction, 1 / kT),
-        repulsion=_tensor(repulsion, 1 / kT),
+        *_springs(forces["HarmonicBondForce"], "Bond", 2, kT),
+        *_springs(forces["HarmonicAngleForce"], "Angle", 3, kT),
+        *_torsions(forces["PeriodicTorsionForce"], kT),
+        *_pairs(forces["NonbondedForce"], n, kT),
         diagonal=torch.eye(n, dtype=torch.float64)[..., None],
         born=_born(forces["GBSAOBCForce"][0], kT) if forces["GBSAOBCForce"] else None,
     )
-
-
-_READ = (
-    "HarmonicBondForce",
-    "HarmonicAngleForce",
-    "PeriodicTorsionForce",
-    "NonbondedForce",
-    "GBSAOBCForce",
-)
 
 
 def _check(system: Any, forces: dict[str, list[Any]]) -> None:
@@ -154,12 +141,11 @@ def _check(system: Any, forces: dict[str, list[Any]]) -> None:
             "it with constraints=None and rigidWater=False."
         )
     for name in ("NonbondedForce", "GBSAOBCForce"):
-        for force in forces[name]:
-            if force.getNonbondedMethod() != force.NoCutoff:
-                raise ValueError(
-                    f"a torch force field takes all pairs of atoms, the {name} of the system has a "
-                    "cut-off or a periodic box; create it with nonbondedMethod=NoCutoff."
-                )
+        if any(force.getNonbondedMethod() != force.NoCutoff for force in forces[name]):
+            raise ValueError(
+                f"a torch force field includes all pairs of atoms, the {name} of the system has a cut-off or "
+                "a periodic box; create it with nonbondedMethod=NoCutoff."
+            )
         if len(forces[name]) > 1:
             raise ValueError(f"expected at most one {name}, the system has {len(forces[name])}; merge them.")
     for force in forces["NonbondedForce"]:
@@ -179,52 +165,57 @@ def _parameters(forces: list[Any], kind: str) -> list[list[Any]]:
     ]
 
 
-def _tensor(array: Floats, scale: float = 1.0) -> Tensor:
-    return torch.as_tensor(array * scale)[..., None]
-
-
 def _indices(rows: list[Any], count: int) -> Tensor:
     return torch.tensor([row[:count] for row in rows], dtype=torch.int64).reshape(-1, count).T.contiguous()
 
 
-def _column(rows: list[list[Any]], column: int) -> Floats:
-    return np.array([row[column] for row in rows], dtype=np.float64)
+def _tensor(array: Floats, scale: float = 1.0) -> Tensor:
+    return torch.as_tensor(array * scale)[..., None]
 
 
-def _torsions(rows: list[list[Any]]) -> tuple[Tensor, Floats, Floats]:
-    r"""Gather $k(1 + \cos(n\varphi - \varphi_0))$ by their atoms: indices, $a_n$ and $b_n$ in kJ/mol.
+def _springs(forces: list[Any], kind: str, atoms: int, kT: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Atoms, minima and half the force constants of all bonds or angles."""
+    rows = _parameters(forces, kind)
+    minima, constants = np.array([row[atoms:] for row in rows], dtype=np.float64).reshape(-1, 2).T
+    return _indices(rows, atoms), _tensor(minima), _tensor(constants, 0.5 / kT)
+
+
+def _torsions(forces: list[Any], kT: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Gather $k(1 + \cos(n\varphi - \varphi_0))$ by atoms: indices, $a_n$ and $b_n$.
 
     Each adds $k$ to $a_0$, $k\cos\varphi_0$ to $a_n$ and $k\sin\varphi_0$ to $b_n$.
     """
-    rows = [row for row in rows if row[6] != 0]
+    rows = [row for row in _parameters(forces, "Torsion") if row[6] != 0]
     quadruples = sorted({tuple(row[:4]) for row in rows})
-    place = {atoms: i for i, atoms in enumerate(quadruples)}
-    orders = max((row[4] for row in rows), default=0)
-    cosines = np.zeros((orders + 1, len(quadruples)))
+    cosines = np.zeros((max((row[4] for row in rows), default=0) + 1, len(quadruples)))
     sines = np.zeros_like(cosines)
+    place = {atoms: i for i, atoms in enumerate(quadruples)}
     for *atoms, n, phase, k in rows:
         i = place[tuple(atoms)]
         cosines[0, i] += k
         cosines[n, i] += k * math.cos(phase)
         sines[n, i] += k * math.sin(phase)
-    return _indices(quadruples, 4), cosines, sines
+    return _indices(quadruples, 4), _tensor(cosines, 1 / kT), _tensor(sines, 1 / kT)
 
 
-def _pairs(forces: list[Any], n: int) -> tuple[Floats, Floats, Floats]:
-    """Tables of Coulomb and Lennard-Jones factors, exceptions put in their places."""
-    coulomb, sigma, epsilon = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))
+def _pairs(forces: list[Any], n: int, kT: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Tables of Coulomb and Lennard-Jones factors, including exceptions."""
+    coulomb, sigma, epsilon = np.zeros((3, n, n))
     for force in forces:
         charge, size, depth = np.array(_parameters([force], "Particle")).T
         coulomb = np.outer(charge, charge)
         sigma = (size[:, None] + size) / 2
         epsilon = np.sqrt(np.outer(depth, depth))
-        for i, j, product, size_ij, depth_ij in _parameters([force], "Exception"):
-            coulomb[i, j] = coulomb[j, i] = product
-            sigma[i, j] = sigma[j, i] = size_ij
-            epsilon[i, j] = epsilon[j, i] = depth_ij
+        for i, j, *exception in _parameters([force], "Exception"):
+            for table, value in zip((coulomb, sigma, epsilon), exception, strict=True):
+                table[i, j] = table[j, i] = value
     for table in (coulomb, epsilon):
         np.fill_diagonal(table, 0.0)
-    return COULOMB * coulomb, 4 * epsilon * sigma**6, 4 * epsilon * sigma**12
+    return (
+        _tensor(COULOMB * coulomb, 1 / kT),
+        _tensor(4 * epsilon * sigma**6, 1 / kT),
+        _tensor(4 * epsilon * sigma**12, 1 / kT),
+    )
 
 
 def _born(force: Any, kT: float) -> BornTerms:

@@ -29,38 +29,38 @@ def metropolis(
 
     A step proposes $x' = x + s\,\xi$, $\xi \sim \mathcal N(0, 1)$ in every coordinate, and accepts it with
     probability $\min(1, e^{u(x) - u(x')})$. Proposals are wrapped on a circle and rejected outside an
-    interval (the chain then counts its old state once more); on a line every point is allowed.
+    interval (the old state of the chain then counts again); on a line every point is allowed.
 
     Args:
-        energy: What to sample.
+        energy: The energy $u$.
         start: First state of every chain, shape ``(chains, d)``; sets dtype and device.
-        steps: Steps of each chain that are thrown away.
-        keep: Further steps of each chain, whose states are kept.
+        steps: Steps of each chain to discard first.
+        keep: Steps of each chain to keep after them.
         step_size: Standard deviation $s$ of a proposal, in units of ``x``.
-        generator: Source of randomness, torch's own if missing.
+        generator: Source of randomness; default: torch's own.
         progress: Called with the number of finished steps after every step, ``steps + keep`` times.
 
     Returns:
-        Samples of shape ``(keep * chains, d)``, all chains at the first kept step first, and the
-        fraction of all proposals that was accepted.
+        Samples of shape ``(keep * chains, d)``, ordered by step and then by chain, and the fraction of all
+        proposals that were accepted.
     """
     _check(energy, start, steps, keep, step_size)
     limits = Limits.of(energy.domains, start)
     state = _wrapped(energy, start)
     u = energy.energy(state)
     if not bool(torch.isfinite(u).all()):
-        raise ValueError("every chain must start where the energy is finite; move or drop the others.")
+        raise ValueError("every chain must start where the energy is finite; move or drop the other chains.")
     accepted = torch.zeros((), dtype=torch.int64, device=start.device)
     kept = []
     for step in range(1, steps + keep + 1):
         noise = torch.randn(state.shape, generator=generator, dtype=state.dtype, device=state.device)
         proposal = _wrapped(energy, state + step_size * noise)
         inside = limits.hold(proposal)
-        # Energies are asked only for points they are defined on: a chain that left stands still meanwhile.
+        # The energy is defined only inside: a chain that would leave is evaluated at its old state.
         proposal = torch.where(inside[:, None], proposal, state)
         u_proposal = energy.energy(proposal)
         chance = torch.rand(u.shape, generator=generator, dtype=u.dtype, device=u.device)
-        # Written so that a NaN energy is refused.
+        # Written so that a NaN energy is rejected.
         accept = inside & (chance.log() < u - u_proposal)
         state = torch.where(accept[:, None], proposal, state)
         u = torch.where(accept, u_proposal, u)
@@ -73,18 +73,15 @@ def metropolis(
 
 
 def _wrapped(energy: Energy, x: Tensor) -> Tensor:
-    """Points with their coordinates on circles in ``[low, high]``."""
-    circles = [(i, d) for i, d in enumerate(energy.domains) if isinstance(d, Circle)]
-    columns = list(x.unbind(-1))
-    for i, circle in circles:
-        columns[i] = circle.enter(columns[i])
-    return torch.stack(columns, dim=-1) if circles else x
+    """Points with their coordinates on circles wrapped into ``[low, high]``."""
+    columns = zip(energy.domains, x.unbind(-1), strict=True)
+    return torch.stack([d.enter(c) if isinstance(d, Circle) else c for d, c in columns], dim=-1)
 
 
 def _check(energy: Energy, start: Tensor, steps: int, keep: int, step_size: float) -> None:
     check_count("steps", steps, 0)
     check_count("keep", keep, 1)
-    if not (math.isfinite(step_size) and step_size > 0):
+    if not 0 < step_size < math.inf:
         raise ValueError(f"step_size must be a positive number, got {step_size!r}.")
     d = len(energy.domains)
     if not torch.is_floating_point(start) or start.ndim != 2 or start.shape[1] != d or len(start) == 0:
@@ -96,5 +93,5 @@ def _check(energy: Energy, start: Tensor, steps: int, keep: int, step_size: floa
     if outside:
         raise ValueError(
             f"every chain must start inside the intervals of the energy, {outside} of {len(start)} do not; "
-            f"move them, the domains are {energy.domains}."
+            f"move them into the domains {energy.domains}."
         )

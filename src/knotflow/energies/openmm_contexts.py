@@ -1,6 +1,6 @@
-"""OpenMM contexts: which platform is the fastest for a molecule, and the energies of frames on it.
+"""OpenMM contexts: the fastest platform for a molecule, and the energies of frames on it.
 
-Here energies are in kJ/mol and forces in kJ/mol/nm, as OpenMM has them.
+Energies are in kJ/mol and forces in kJ/mol/nm, OpenMM's own units.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 Frames = NDArray[np.float64]
 
 PROPERTIES: Final = {"Threads": "1", "DeterministicForces": "true", "Precision": "mixed"}
-"""Set on platforms that know them. One thread each: parallel work is left to processes."""
+"""Set on platforms that support them. One thread each: parallel work is done by processes."""
 
 GPU_PLATFORMS: Final = ("CUDA", "OpenCL", "HIP")
 
 TRIALS: Final = 30
 CLEARLY: Final = 2.0
-"""How many times as fast as ``"Reference"`` another platform must be to be preferred."""
+"""Another platform is preferred to ``"Reference"`` if it is at least this many times as fast."""
 TRIAL_SECONDS: Final = 0.1
-"""A platform is timed by `TRIALS` evaluations, or by fewer (at least three) if they take longer than this."""
+"""A platform is timed with `TRIALS` evaluations, or fewer (at least three) if they take longer than this."""
 
 
 def make_context(xml: str, platform: str, integrator: openmm.Integrator | None = None) -> openmm.Context:
     """A context for a serialised OpenMM System on a platform, with one thread and reproducible forces.
 
     Args:
-        xml: The System, serialised.
+        xml: The serialised System.
         platform: Its name, such as ``"Reference"`` (double precision) or ``"CPU"`` (mostly single).
-        integrator: For simulations; energies alone need none.
+        integrator: Needed for simulations only, not for energies.
     """
     with optional("molecules"):
         import openmm
@@ -52,26 +52,26 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
 
 
 def works(platform: str, xml: str) -> bool:
-    """Whether this machine has a platform, and it knows the forces of a serialised OpenMM System."""
+    """Whether this machine has a platform that supports the forces of a serialised OpenMM System."""
     with optional("molecules"):
         import openmm
     try:
         make_context(xml, platform)
-    except openmm.OpenMMException:  # a GPU platform without a GPU, or a force it does not know
+    except openmm.OpenMMException:  # a GPU platform without a GPU, or an unsupported force
         return False
     return True
 
 
 def fastest_platform(xml: str, positions: Frames) -> str:
-    """The platform that evaluates energy and forces fastest, found by trying all that work here.
+    """The platform that evaluates energy and forces fastest, found by timing all that work here.
 
-    Small molecules are usually fastest on ``"Reference"``, which has least to prepare for an evaluation. It
-    is also the most precise, and so chosen unless another is clearly faster: simulating twice on a busy
-    machine then gives the same bits.
+    Small molecules are usually fastest on ``"Reference"``, which has the least overhead. It is also the most
+    precise, so it is chosen unless another is clearly faster: two simulations on a busy machine then give
+    the same bits.
 
     Args:
-        xml: The OpenMM System, serialised.
-        positions: A structure to try, shape ``(atoms, 3)`` in nm.
+        xml: The serialised OpenMM System.
+        positions: A structure to evaluate, shape ``(atoms, 3)`` in nm.
     """
     with optional("molecules"):
         import openmm
@@ -80,27 +80,27 @@ def fastest_platform(xml: str, positions: Frames) -> str:
         name = openmm.Platform.getPlatform(number).getName()
         try:
             seconds[name] = _seconds_per_evaluation(make_context(xml, name), positions)
-        except openmm.OpenMMException:  # a GPU platform without a GPU, or a force it does not know
+        except openmm.OpenMMException:  # a GPU platform without a GPU, or an unsupported force
             continue
     if not math.isfinite(min(seconds.values(), default=math.inf)):
         raise ValueError(
-            "no platform of OpenMM finds a finite energy at the positions of this system; minimise it first."
+            "no OpenMM platform finds a finite energy at the positions of this system; minimise it first."
         )
-    fastest = min(seconds, key=lambda name: seconds[name])
+    fastest = min(seconds, key=seconds.__getitem__)
     reference = seconds.get("Reference", math.inf)
     return "Reference" if reference < CLEARLY * seconds[fastest] else fastest
 
 
 def worker_count(place: str) -> int:
-    """How many processes suit an OpenMM platform or a torch device: one for a GPU, else one for each core."""
+    """Number of processes for an OpenMM platform or a torch device: one for a GPU, else one per core."""
     return 1 if place in (*GPU_PLATFORMS, "cuda") else usable_cores()
 
 
 def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.float64], Frames]:
     """Energies in kJ/mol, shape ``(n,)``, and forces in kJ/mol/nm, shape ``(n, atoms, 3)``, of frames in nm.
 
-    A frame with a position that is not finite gets NaN for its energy and all its forces; so does one that
-    OpenMM refuses.
+    A frame with a position that is not finite, or that OpenMM refuses, gets NaN for its energy and all its
+    forces.
     """
     import openmm
 
@@ -112,7 +112,7 @@ def frame_energies(context: openmm.Context, frames: Frames) -> tuple[NDArray[np.
             state = context.getState(energy=True, forces=True)
         except openmm.OpenMMException:
             continue
-        # Bare values, in OpenMM's own units: units would cost as much as the energy of a small molecule.
+        # Bare values in OpenMM's units: converting them would cost as much as the energy of a small molecule.
         energies_kj[index] = state.getPotentialEnergy()._value
         forces_kj[index] = state.getForces(asNumpy=True)._value
     return energies_kj, forces_kj
@@ -124,7 +124,7 @@ def frame_worker(setup: tuple[str, str]) -> Callable[[Frames], tuple[NDArray[np.
 
 
 def _seconds_per_evaluation(context: openmm.Context, positions: Frames) -> float:
-    """The shortest time, as other programs can only make it longer; infinity if the energy is not finite."""
+    """The shortest time, since other programs can only add to it; infinity if the energy is not finite."""
     frame = np.asarray(positions, dtype=np.float64)[None]
     (energy_kj,), _ = frame_energies(context, frame)  # the first one compiles and allocates
     if not np.isfinite(energy_kj):

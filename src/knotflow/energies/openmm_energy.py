@@ -1,4 +1,4 @@
-"""Energies and forces of molecules by OpenMM, spread over worker processes."""
+"""Energies and forces of molecules by OpenMM, in parallel worker processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from knotflow.molecules.system import MolecularSystem
 
 SMALL_BATCH: Final = 32
-"""Batches up to this size are evaluated in this process: sending them to a worker would not pay."""
+"""Batches up to this size are evaluated in this process: sending them to workers would take longer."""
 
 CHUNK: Final = (8, 250)
 """Fewest and most frames in a worker's task."""
@@ -32,21 +32,21 @@ CHUNK: Final = (8, 250)
 class OpenMMEnergy(MolecularEnergy):
     r"""The reduced energy $u = U / kT$ of a molecule with its force field, by OpenMM.
 
-    OpenMM gets one frame after the other, on the platform that turns out to be the fastest here (`platform`);
-    only ``"Reference"`` is in double precision throughout. Large batches are spread over worker processes,
-    which start at the first of them and stay until `close`, the end of a ``with`` block or of the program.
+    Frames are evaluated one after the other on the fastest platform of this machine (`platform`); only
+    ``"Reference"`` is in double precision throughout. Large batches are divided among worker processes,
+    started with the first such batch and stopped by `close`, the end of a ``with`` block or of the program.
 
-    A frame with a position that is not finite has energy and force NaN. Others get what OpenMM says: atoms
-    on top of each other can have a huge energy, infinity or NaN, so look at ``isfinite`` before you average.
+    A frame with a position that is not finite has energy and force NaN. Others get OpenMM's values: atoms on
+    top of each other can have a huge, infinite or NaN energy, so check ``isfinite`` before you average.
 
     The gradient of `energy` is minus the force, which OpenMM computes along with it. There are no second
     derivatives. Frames that do not enter a loss get the gradient 0, even if their force is NaN.
 
-    One user at a time: do not call it from two threads at once.
+    Not thread-safe: do not call it from two threads at once.
 
     Args:
         system: The molecule, its force field and the temperature.
-        workers: Number of processes; missing: one per usable core, or one if a GPU is the fastest. With one,
+        workers: Number of processes; default: one per usable core, or one if a GPU is the fastest. With one,
             everything is done in this process.
     """
 
@@ -74,7 +74,7 @@ class OpenMMEnergy(MolecularEnergy):
         return u.reshape(x.shape[:-2]), force.reshape(x.shape)
 
     def close(self) -> None:
-        """Stop the worker processes; they start again if they are needed again."""
+        """Stop the worker processes; they restart when they are needed."""
         self._pool.close()
         self._pool = self._new_pool()
 
@@ -84,7 +84,7 @@ class OpenMMEnergy(MolecularEnergy):
     def _evaluate(self, frames: Frames) -> tuple[Frames, Frames]:
         if self.workers == 1 or len(frames) <= SMALL_BATCH:
             return frame_energies(self._context, frames)
-        # Several chunks for each worker, so that all are done at about the same time.
+        # Several chunks per worker, so that all finish at about the same time.
         chunk = int(np.clip(math.ceil(len(frames) / (4 * self.workers)), *CHUNK))
         parts = self._pool.map(frames[i : i + chunk] for i in range(0, len(frames), chunk))
         energies_kj, forces_kj = zip(*parts, strict=True)
@@ -107,21 +107,21 @@ class _Differentiable(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """Its gradient $-f$, weighted, which depends on ``x`` in a way that cannot be differentiated.
+    """The weighted gradient $-f$, whose dependence on ``x`` cannot be differentiated.
 
-    Torch's own ``once_differentiable`` takes it for a constant whenever the weights are constants, so that
-    the second derivatives would be missing from a loss without a word.
+    Torch's own ``once_differentiable`` treats it as a constant whenever the weights are constants: second
+    derivatives would then silently be missing from a loss.
     """
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, x: Tensor, force: Tensor) -> Tensor:
         weight = grad[..., None, None]
-        # Zero times NaN is NaN: without this, one bad frame spoils a loss that leaves it out.
+        # Zero times NaN is NaN: without this, one bad frame would ruin a loss that leaves it out.
         return torch.where(weight == 0, 0.0, -weight * force)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise NotImplementedError(
             "OpenMM gives no second derivatives of the energy; if you do not need them, use force(x), which "
-            "is a constant for autograd."
+            "autograd treats as a constant."
         )

@@ -1,13 +1,13 @@
 r"""The force field of an OpenMM ``System`` as one batched torch function.
 
-Inside, positions have the shape ``(3, atoms, frames)``: frames last, so that neighbouring numbers in memory
-are the same coordinate of different frames, and every operation on atoms or pairs of atoms runs over them
-at full vector width. Pairs are a dense ``(atoms, atoms, frames)``: sums over partners are then plain sums
-over an axis, nothing is scattered.
+Internally, positions have the shape ``(3, atoms, frames)``. Frames come last, so that neighbouring numbers in
+memory are the same coordinate of different frames, and every operation on atoms or pairs of atoms uses the
+full vector width. Pairs are dense, ``(atoms, atoms, frames)``: sums over partners are plain sums over an
+axis, without scattering.
 
-Bonded terms get their forces from autograd. Those of pairs are written out, because with Born radii
-autograd would keep some thirty arrays of pairs: with $\partial E/\partial R_i$ collected first, the force
-is one weighted sum of differences.
+Forces of bonded terms come from autograd. Those of pairs are written out, because with Born radii autograd
+would keep some thirty arrays of pairs: with $\partial E/\partial R_i$ collected first, the force is one
+weighted sum of differences.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from knotflow.energies.force_terms import BornTerms, ForceTerms, read_terms
 from knotflow.molecules.system import MolecularSystem
 
 PAIRS_AT_ONCE: Final = 64_000
-"""Pairs of atoms, over all frames of a chunk: the arrays of a chunk stay in the processor's cache."""
+"""Pairs of atoms in all frames of a chunk: its arrays then fit into the processor's cache."""
 
 SMALLEST_SQUARE: Final = 1e-8
-"""In nm²: pairs count as at least this far apart, so that no power of a distance overflows in float32."""
+"""In nm²: smaller squared distances are raised to this, so that their powers do not overflow in float32."""
 
 TINY: Final = 1e-30
 """Keeps square roots of squares differentiable at zero."""
@@ -40,14 +40,14 @@ Graph = Compiled[[ForceTerms, Tensor], tuple[Tensor, Tensor]]
 
 @cache
 def _threads(n: int) -> ThreadPoolExecutor:
-    """Threads that stay: new ones would have to allocate their memory again."""
+    """Threads that are reused: new ones would have to allocate their memory again."""
     return ThreadPoolExecutor(n, thread_name_prefix="knotflow")
 
 
 def frames_at_once(n_atoms: int, frames: int | None = None) -> int:
-    """How many frames are best evaluated together on a CPU, given how many there are, if that is known.
+    """The best number of frames to evaluate together on a CPU, given their total number, if known.
 
-    A multiple of its vector width; a chunk that is not full costs as much as a full one.
+    It is a multiple of the vector width. A chunk that is not full costs as much as a full one.
     """
     most = max(16, PAIRS_AT_ONCE // n_atoms**2 // 16 * 16)
     return most if frames is None else min(most, -(-frames // 16) * 16)
@@ -65,47 +65,39 @@ class TorchForceField(MolecularEnergy):
       + \sum_{i<j} \frac{k_e q_i q_j}{r_{ij}} + 4\epsilon_{ij}\Big(\frac{\sigma_{ij}^{12}}{r_{ij}^{12}}
       - \frac{\sigma_{ij}^6}{r_{ij}^6}\Big) + G_\text{OBC}(x)\Big].$$
 
-    `energy` is made of torch functions alone: it can be differentiated twice, vectorised and compiled.
-    `energy_and_force` and `force` record no graph, take any number of frames in chunks and use a compiled
+    `energy` consists of torch functions only: it can be differentiated twice, vectorised and compiled.
+    `energy_and_force` and `force` record no graph, evaluate any number of frames in chunks and use a compiled
     graph. Everything follows the dtype and the device of the positions.
 
     Args:
         system: The molecule.
-        compiled: Whether `energy_and_force` compiles its graph: tens of seconds at the first call for each
-            dtype, many times as fast after it.
+        compiled: Whether `energy_and_force` compiles its graph: the first call for each dtype takes tens of
+            seconds, later ones are many times as fast.
 
     Raises:
-        ValueError: if the system has a force of another kind, a cut-off, or constraints.
+        ValueError: if the system has an unsupported force, a cut-off, or constraints.
     """
 
     def __init__(self, system: MolecularSystem, *, compiled: bool = True) -> None:
         self.n_atoms = system.n_atoms
         self.temperature = system.temperature
         self._terms = read_terms(system.openmm_system(), system.kT)
-        self._terms_like: dict[tuple[torch.dtype, torch.device], ForceTerms] = {}
-        self._graphs: dict[tuple[torch.dtype, torch.device], Graph] = {}
+        self._graphs: dict[tuple[torch.dtype, torch.device], tuple[Graph, ForceTerms]] = {}
         self._compiled = compiled
         self.chunk = frames_at_once(self.n_atoms)
-        """Frames that `energy_and_force` takes at once."""
-
-    def terms(self, like: Tensor) -> ForceTerms:
-        """The parameters with the dtype and on the device of a tensor."""
-        key = (like.dtype, like.device)
-        if key not in self._terms_like:
-            self._terms_like[key] = self._terms.to(like)
-        return self._terms_like[key]
+        """Number of frames that `energy_and_force` evaluates at once."""
 
     def energy(self, x: Tensor) -> Tensor:
         self.check_positions(x)
         columns = x.reshape(-1, self.n_atoms, 3).permute(2, 1, 0)
-        # Not remembered: inside a transform of torch.func, tensors made there are of no use outside.
+        # Not cached: tensors made inside a transform of torch.func cannot be used outside.
         terms = self._terms.to(x)
         return (bonded_energy(terms, columns) + pair_energy(terms, columns)[0]).reshape(x.shape[:-2])
 
     @property
     def compiled(self) -> bool:
         """Whether `energy_and_force` runs compiled graphs; False once a compilation has failed."""
-        return self._compiled and all(graph.compiled for graph in self._graphs.values())
+        return self._compiled and all(graph.compiled for graph, _ in self._graphs.values())
 
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self.check_positions(x)
@@ -113,8 +105,8 @@ class TorchForceField(MolecularEnergy):
         energy, force = frames.new_empty(len(frames)), torch.empty_like(frames)
         starts = list(range(0, len(frames), self.chunk))
         if starts and (x.dtype, x.device) not in self._graphs:
-            # The first call compiles, which is not for several threads.
-            self._graphs[x.dtype, x.device] = self._new_graph(x.device)
+            # The first call compiles, which must happen in one thread.
+            self._graphs[x.dtype, x.device] = self._new_graph(x.device), self._terms.to(frames)
             self._evaluate(frames, energy, force, starts.pop())
         evaluate = partial(self._evaluate, frames, energy, force)
         threads = torch.get_num_threads() if x.device.type == "cpu" else 1
@@ -126,20 +118,20 @@ class TorchForceField(MolecularEnergy):
         return energy.reshape(x.shape[:-2]), force.reshape(x.shape)
 
     def _evaluate(self, frames: Tensor, energy: Tensor, force: Tensor, start: int) -> None:
-        """Energies and forces of the frames of one chunk, put into their places."""
+        """Write energies and forces of one chunk of frames into their places."""
         part = frames[start : start + self.chunk]
         n = len(part)
-        # One shape for all chunks, one compiled graph: the last is filled up with its last frame.
+        # All chunks have one shape, for one compiled graph: the last chunk is filled up with its last frame.
         filled = part[torch.arange(self.chunk, device=part.device).clamp_max(n - 1)]
-        with torch.no_grad():  # a setting of the thread
-            graph = self._graphs[frames.dtype, frames.device]
-            u, f = graph(self.terms(frames), filled.permute(2, 1, 0).contiguous())
+        graph, terms = self._graphs[frames.dtype, frames.device]
+        with torch.no_grad():  # set per thread
+            u, f = graph(terms, filled.permute(2, 1, 0).contiguous())
         energy[start : start + n] = u[:n]
         force[start : start + n] = f[..., :n].permute(2, 1, 0)
 
     def _new_graph(self, device: torch.device) -> Graph:
-        # On a CPU chunks are spread over threads, which scales better than the loops inside of a chunk. So
-        # these have one thread each, and run in a way that lets other threads run.
+        # On a CPU, chunks run in parallel threads, which scales better than parallel loops inside a chunk. So
+        # each chunk uses one thread, and runs without blocking the others.
         options: Options | None = {"cpp.threads": 1, "cpp_wrapper": True} if device.type == "cpu" else None
         return Compiled(energy_and_force, task="the force field", enabled=self._compiled, options=options)
 
@@ -172,7 +164,7 @@ def bonded_energy(terms: ForceTerms, x: Tensor) -> Tensor:
 
 
 def _torsion_energy(terms: ForceTerms, x: Tensor) -> Tensor:
-    r"""Fourier series by the recurrence of $\cos n\varphi$, $\sin n\varphi$, without ever taking an angle."""
+    r"""Fourier series by the recurrence of $\cos n\varphi$, $\sin n\varphi$, without computing an angle."""
     i, j, k, l = terms.torsions
     a, b, c = x[:, j] - x[:, i], x[:, k] - x[:, j], x[:, l] - x[:, k]
     m, n = torch.linalg.cross(a, b, dim=0), torch.linalg.cross(b, c, dim=0)
@@ -195,7 +187,7 @@ def pair_energy(terms: ForceTerms, x: Tensor) -> tuple[Tensor, Tensor]:
     With $w_{ij} = -r_{ij}^{-1}\,\partial E/\partial r_{ij}$ the force is $F_i = \sum_j w_{ij}\,(x_i - x_j)$.
     """
     difference = x[:, :, None] - x[:, None]
-    # The diagonal is put at a distance of one: all its factors are zero.
+    # The diagonal gets the distance one; all its factors are zero.
     square = difference.square().sum(0).clamp_min(SMALLEST_SQUARE) * (1 - terms.diagonal) + terms.diagonal
     inverse = torch.rsqrt(square)
     inverse2 = inverse * inverse
@@ -204,7 +196,7 @@ def pair_energy(terms: ForceTerms, x: Tensor) -> tuple[Tensor, Tensor]:
     repulsion = terms.repulsion * inverse6
     pairs = coulomb + (repulsion - terms.attraction) * inverse6
     weights = (coulomb + (12 * repulsion - 6 * terms.attraction) * inverse6) * inverse2
-    # Sums over one axis, components one by one: the compiler then makes one loop of all of them.
+    # One axis and one component at a time: the compiler then fuses everything into one loop.
     energy = pairs.sum(1).sum(0) / 2
     if terms.born is not None:
         solvent, solvent_weights = _solvent(terms.born, terms.diagonal, square, inverse)
@@ -213,7 +205,7 @@ def pair_energy(terms: ForceTerms, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solvent(born: BornTerms, diagonal: Tensor, square: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Generalised Born energy and surface energy, and their share in the weights of `pair_energy`.
+    r"""Generalised Born and surface energy, and their contribution to the weights of `pair_energy`.
 
     $G = \sum_{i<j} c_{ij} f_{ij}^{-1} + \sum_i \tfrac12 c_{ii} R_i^{-1} + s_i R_i^{-6}$ with
     $f^2 = r^2 + R_i R_j e^{-r^2 / 4 R_i R_j}$ (Still et al. 1990) and the Born radii $R$ of `_born_radii`.
@@ -237,7 +229,7 @@ def _solvent(born: BornTerms, diagonal: Tensor, square: Tensor, inverse: Tensor)
 
 
 def _overlaps(born: BornTerms, diagonal: Tensor, square: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The integral over the part of atom j outside of atom i (Hawkins, Cramer, Truhlar 1996), all pairs.
+    r"""The integral over the part of atom j outside atom i (Hawkins, Cramer, Truhlar 1996), for all pairs.
 
     With size $\rho$ of i, reach $s$ of j, $L = \max(\rho, |r - s|)$, $U = r + s$, if $\rho < U$:
 
@@ -276,7 +268,7 @@ def _overlaps(born: BornTerms, diagonal: Tensor, square: Tensor, inverse: Tensor
 
 
 def _born_radii(born: BornTerms, overlaps: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Born radii (Onufriev, Bashford, Case 2004, model II) and their derivatives by the overlaps.
+    r"""Born radii (Onufriev, Bashford, Case 2004, model II) and their derivatives with respect to overlaps.
 
     $1/R = 1/\rho - \tanh(\Psi - 0.8\Psi^2 + 4.85\Psi^3)/r$ with $\Psi = \tfrac12\rho\sum_j H_{ij}$.
     """

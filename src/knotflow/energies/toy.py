@@ -1,4 +1,4 @@
-"""Densities for tests and figures, cheap enough to know everything about them."""
+"""Toy densities for tests and figures, cheap enough to be known exactly."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Rings(Energy):
     the second if ``periodic``; $R = (1, 2, 1.5, 2.5)$, $A = (1, 0.8, 0.6, 0.4)$, and $\sigma$ is 0.06, or
     0.05 if periodic. The density is not normalised.
 
-    The force is smooth but for the points with $r = 0$ (the centre; if periodic, the four points
-    with $|z_1| = |z_2| = \sqrt{2\pi}$), where $r$ is the tip of a cone: the limit of the force depends on the
-    direction, and the value given there is 0. The density is below $e^{-130}$ of its maximum at these points.
+    The force is smooth except at $r = 0$ (the centre; if periodic, the four points with
+    $|z_1| = |z_2| = \sqrt{2\pi}$), where $r$ is the tip of a cone: the limit of the force depends on the
+    direction, and the value returned is 0. The density at these points is below $e^{-130}$ of its maximum.
     The periodic density is continuous at the seam, but its force is not, because $\cos(z^2/2)$ is even in $z$
     with a slope at $\pm\pi$.
 
@@ -52,7 +52,7 @@ class Rings(Energy):
         if not self.periodic:
             return _norm(2 * math.pi * x - math.pi)
         z = 2 * math.pi * torch.remainder(x, 1.0) - math.pi
-        # 1 + cos a = 2 cos²(a/2): a norm again, and the sum of cosines cancels no digits near r = 0.
+        # 1 + cos a = 2 cos²(a/2): again a norm, and no digits cancel near r = 0.
         return math.sqrt(2) * _norm(torch.cos(z.square() / 4))
 
 
@@ -60,7 +60,7 @@ class Mixed(Energy):
     r"""A normalised density of two angles, two bounded coordinates and an unbounded one, all correlated.
 
     A chain of conditional densities for $x = (\varphi, \psi, a, b, c)$, with vM the von Mises density and
-    $\mathcal N_{[l, h]}$ the normal density cut off at $l$ and $h$ and normalised again:
+    $\mathcal N_{[l, h]}$ the normal density truncated at $l$ and $h$ and renormalised:
 
     $$\begin{aligned}
       \varphi &\sim \mathrm{vM}(-1,\ \kappa = 1) && \text{on the circle } [-\pi, \pi] \\
@@ -70,17 +70,17 @@ class Mixed(Energy):
       c &\sim \mathcal N(\sin(\varphi + \psi) + b - 1.25,\ 0.5\, e^{0.2 \cos\varphi}).
     \end{aligned}$$
 
-    It is infinitely differentiable, also across the seams, and positive at both ends of the intervals,
-    and its score is bounded on every bounded stretch of $c$: a flow of finite slopes can match it. The energy
-    is exactly $-\log p$. Points outside an interval are not refused: the formula continues there.
+    It is infinitely differentiable, also across the seams, and positive at both ends of the intervals. Its
+    score is bounded for bounded $c$, so a flow with finite slopes can match it. The energy is exactly
+    $-\log p$. Points outside an interval are not refused: the formula continues there.
     """
 
     ANGLE: Final = (-1.0, 1.0)
     """Mean and concentration of the first angle."""
     TURN: Final = (2.0, 2.0)
-    """Mean and concentration of the second angle, seen from the first."""
+    """Mean and concentration of the second angle, relative to the first."""
     WIDTHS: Final = (0.25, 0.4)
-    """Standard deviations of the bounded coordinates before the cut."""
+    """Standard deviations of the bounded coordinates before truncation."""
 
     def __init__(self) -> None:
         self._intervals = (Interval(0.0, 1.0), Interval(0.5, 2.0))
@@ -102,9 +102,9 @@ class Mixed(Energy):
         """Draw ``n`` exact, independent samples, shape ``(n, 5)``.
 
         Args:
-            n: How many.
-            generator: Source of randomness and of the device; torch's own on the CPU if missing.
-            dtype: Of the result, torch's default dtype if missing. The draws themselves are in float64.
+            n: Number of samples.
+            generator: Source of randomness, which sets the device; default: torch's own on the CPU.
+            dtype: Dtype of the result; default: torch's default. The draws themselves are in float64.
         """
         check_count("n", n, 1)
         phi = self.domains[0].enter(_draw_von_mises(n, *self.ANGLE, generator))
@@ -142,7 +142,7 @@ def _check_points(energy: Energy, x: Tensor) -> None:
 
 
 def _norm(z: Tensor) -> Tensor:
-    """Length over the last axis, with derivative 0 (not NaN, as of a plain square root) where it is 0."""
+    """Norm over the last axis, with derivative 0 (not NaN, as for a plain square root) where it is 0."""
     square = z.square().sum(-1)
     positive = square > 0
     # The inner where keeps the unused branch finite: 0 times an infinite slope would be NaN.
@@ -162,13 +162,18 @@ def _von_mises(angle: Tensor, mean: float, concentration: float) -> Tensor:
 
 
 def _cut_normal(x: Tensor, mean: Tensor, width: float, interval: Interval) -> Tensor:
-    """Log density of the normal distribution cut off at the ends of an interval."""
-    inside: Tensor = ndtr((interval.high - mean) / width) - ndtr((interval.low - mean) / width)
-    return _normal((x - mean) / width) - math.log(width) - inside.log()
+    """Log density of the normal distribution truncated to an interval."""
+    high, low = _cumulative(mean, width, interval)
+    return _normal((x - mean) / width) - math.log(width) - (high - low).log()
+
+
+def _cumulative(mean: Tensor, width: float, interval: Interval) -> tuple[Tensor, Tensor]:
+    """Cumulative normal distribution at the high and the low end of an interval."""
+    return ndtr((interval.high - mean) / width), ndtr((interval.low - mean) / width)
 
 
 def _draw_von_mises(n: int, mean: float, concentration: float, generator: torch.Generator | None) -> Tensor:
-    """Exact draws, by rejection from the uniform density; for the small concentrations used here."""
+    """Exact draws, by rejection from the uniform density; efficient for small concentrations."""
     device = None if generator is None else generator.device
     drawn: list[Tensor] = []
     while sum(map(len, drawn)) < n:
@@ -182,8 +187,7 @@ def _draw_cut_normal(
     mean: Tensor, width: float, interval: Interval, generator: torch.Generator | None
 ) -> Tensor:
     """Exact draws, by the inverse of the cumulative distribution."""
-    low: Tensor = ndtr((interval.low - mean) / width)
-    high: Tensor = ndtr((interval.high - mean) / width)
+    high, low = _cumulative(mean, width, interval)
     uniform = torch.rand(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
     normal: Tensor = ndtri(low + uniform * (high - low))
     return (mean + width * normal).clamp(interval.low, interval.high)

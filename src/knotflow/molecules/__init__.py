@@ -1,4 +1,4 @@
-"""What a molecule is: its structure, its force field, its coordinates."""
+"""Molecules: their structure, force field and coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torsions of the backbone of peptides."""
+"""Torsions of peptide backbones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ def backbone_torsions(
         import mdtraj
     frames = mdtraj.Trajectory(positions, system.topology)
     (phi_atoms, phi), (psi_atoms, psi) = mdtraj.compute_phi(frames), mdtraj.compute_psi(frames)
-    # By the atom CA, which both have as one of their inner two.
-    psi_of = {int(atoms[1]): column for atoms, column in zip(psi_atoms, psi.T, strict=True)}
+    # Matched by the atom CA: the third of phi, the second of psi.
+    psi_of = dict(zip(psi_atoms[:, 1].tolist(), psi.T, strict=True))
     return {
-        str(system.topology.atom(atoms[2]).residue): np.stack((column, psi_of[atoms[2]]), -1).astype(
-            np.float64
-        )
-        for atoms, column in zip(phi_atoms.tolist(), phi.T, strict=True)
-        if atoms[2] in psi_of
+        str(system.topology.atom(ca).residue): np.stack((column, psi_of[ca]), -1).astype(np.float64)
+        for ca, column in zip(phi_atoms[:, 2].tolist(), phi.T, strict=True)
+        if ca in psi_of
     }

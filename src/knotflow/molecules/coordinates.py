@@ -1,4 +1,4 @@
-"""What the bonds of a molecule determine: its z-matrix, internal coordinates and stereocentres."""
+"""The z-matrix, internal coordinates and stereocentres of a molecule, derived from its bonds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix, paper_zma
 from knotflow.molecules.system import MolecularSystem
 
 ZMatrixKind = Literal["bonds", "paper"]
-"""Along the chemical bonds; or the one of Hong & Chun (AAAI 2023), for alanine dipeptide."""
+"""Along the chemical bonds, or the z-matrix of Hong & Chun (AAAI 2023) for alanine dipeptide."""
 
 PAPER_ATOMS: Final = {
     "ACE": "CH3 H1 H2 H3 C O",
     "ALA": "N H CA HA CB HB1 HB2 HB3 C O",
     "NME": "N H C H1 H2 H3",
 }
-"""The atoms of the paper's z-matrix in its order, by residue; an element is the first letter of a name."""
+"""Atoms of the paper's z-matrix in its order, by residue. The first letter of a name is the element."""
 
 
 def zmatrix_of(system: MolecularSystem, kind: ZMatrixKind = "bonds") -> ZMatrix:
@@ -24,7 +24,7 @@ def zmatrix_of(system: MolecularSystem, kind: ZMatrixKind = "bonds") -> ZMatrix:
     Args:
         system: The molecule.
         kind: ``"bonds"``: along the chemical bonds, for any molecule of three atoms or more; ``"paper"``:
-            `paper_zmatrix`, only for alanine dipeptide in the paper's order of atoms.
+            `paper_zmatrix`, only for alanine dipeptide with its atoms in the paper's order.
 
     Raises:
         ValueError: if the molecule has no such z-matrix.
@@ -60,6 +60,6 @@ def _check_paper_atoms(system: MolecularSystem) -> None:
         i = next(i for i, atom in enumerate(expected) if atom != found[i])
         difference = f"atom {i} (from 0) of {system.name} is {found[i]} instead of {expected[i]}"
     raise ValueError(
-        f"the paper's z-matrix is for alanine dipeptide in its own order of atoms, but {difference}; use the "
-        "z-matrix along bonds."
+        f"the paper's z-matrix is for alanine dipeptide with its atoms in the paper's order, but "
+        f"{difference}; use the z-matrix along bonds."
     )

@@ -1,4 +1,4 @@
-"""From a structure to an OpenMM ``System``: force-field files, parameters, energy minimisation."""
+"""OpenMM ``System`` of a structure: force-field files, parameters, energy minimisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openmm import app
 
 Solvent = Literal["obc", "vacuum"]
-"""Implicit water (Onufriev, Bashford and Case), or the files of the force field alone."""
+"""``"obc"``: implicit water (Onufriev, Bashford and Case); ``"vacuum"``: nothing but the force field."""
 
 DEFAULT_FORCE_FIELD = ("amber99sbildn.xml",)
 
@@ -29,22 +29,22 @@ SOLVENT_FILES = {
     "amber10": "amber10_obc.xml",
     "": "implicit/obc2.xml",
 }
-"""Which file of OpenMM adds implicit water to a force field, by how a name of its files starts."""
+"""OpenMM's file of implicit water for a force field, by how the name of one of its files starts."""
 
 SOLVENT_FORCES = ("GBSAOBCForce", "CustomGBForce", "AmoebaGeneralizedKirkwoodForce")
 
 LARGE = 300
-"""Atoms above which minimising in double precision takes many seconds."""
+"""Above this many atoms, minimising in double precision takes many seconds."""
 
 HOPELESS = 1e4
-"""In kJ/mol for each atom: no molecule is near such an energy."""
+"""In kJ/mol per atom: far above the energy of any real structure."""
 
 
 def force_field_files(force_field: Sequence[str], solvent: Solvent) -> list[str]:
-    """The files to load: those of the force field and, for implicit water, the one that fits them.
+    """The files to load: those of the force field and, for implicit water, the one that goes with them.
 
     Args:
-        force_field: Files of OpenMM by name, or your own by path. They may hold Python code, which is run.
+        force_field: OpenMM's files by name, or your own by path. They may contain Python code, which is run.
         solvent: ``"obc"`` or ``"vacuum"``.
     """
     if solvent not in get_args(Solvent):
@@ -59,23 +59,24 @@ def force_field_files(force_field: Sequence[str], solvent: Solvent) -> list[str]
         water = next(
             file for start, file in SOLVENT_FILES.items() if any(name.startswith(start) for name in names)
         )
-        files += [water] if water not in files else []
+        if water not in files:
+            files.append(water)
     return files
 
 
 def load_force_field(files: Sequence[str]) -> app.ForceField:
-    """OpenMM's force field of these files.
+    """Load force-field files into OpenMM.
 
     Raises:
-        ValueError: if one is missing or cannot be used.
+        ValueError: if a file is missing or unusable.
     """
     from openmm import app
 
     try:
         return app.ForceField(*files)
-    except Exception as error:  # of any kind: the files can even hold code
+    except Exception as error:  # of any type: the files may even contain code
         raise ValueError(
-            f"the force field {' + '.join(files)} cannot be loaded ({error}); expected XML files of OpenMM "
+            f"the force field {' + '.join(files)} cannot be loaded ({error}); expected OpenMM's XML files "
             "such as amber99sbildn.xml, amber14-all.xml, amber03.xml or charmm36.xml, or paths of your own."
         ) from None
 
@@ -84,26 +85,26 @@ def parametrise(structure: Structure, force_field: app.ForceField) -> openmm.Sys
     """The System of a molecule in open space: all pairs of atoms interact, no coordinate is constrained.
 
     Raises:
-        ValueError: if the force field does not know the residues as they are, or describes the solvent twice.
+        ValueError: if the force field has no parameters for a residue, or describes the solvent twice.
     """
     try:
         system = _create_system(structure, force_field)
-    except Exception as error:  # OpenMM raises several kinds
+    except Exception as error:  # OpenMM raises several types
         raise ValueError(_why_no_parameters(structure, force_field, error)) from None
     solvents = [force for force in system.getForces() if type(force).__name__ in SOLVENT_FORCES]
     if len(solvents) > 1:
         raise ValueError(
-            f"the files of the force field describe {len(solvents)} implicit solvents at once; choose "
-            "solvent 'vacuum' if they bring their own."
+            f"the force-field files describe {len(solvents)} implicit solvents at once; choose solvent "
+            "'vacuum' if they include their own."
         )
     return system
 
 
 def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The minimum of the energy near these positions; nm, shape ``(atoms, 3)``.
+    """Positions of the energy minimum near these positions, in nm, shape ``(atoms, 3)``.
 
     Raises:
-        ValueError: if the energy is or stays far too high, as it does for atoms on top of each other.
+        ValueError: if the energy stays far too high, as it does for atoms on top of each other.
     """
     import openmm
 
@@ -112,20 +113,20 @@ def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[n
     platform = openmm.Platform.getPlatformByName(name)
     context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform, settings)
     context.setPositions(positions)
-    # From a start that is infinite or NaN, the minimiser would walk about for ever.
-    if math.isfinite(energy_kj := _energy_kj(context)):
+
+    def energy() -> float:
+        return float(context.getState(energy=True).getPotentialEnergy()._value)
+
+    # From an infinite or NaN energy, the minimiser would never return.
+    if math.isfinite(energy_kj := energy()):
         openmm.LocalEnergyMinimizer.minimize(context)
-        energy_kj = _energy_kj(context)
+        energy_kj = energy()
     if not energy_kj < HOPELESS * len(positions):
         raise ValueError(
             f"the energy of the structure cannot be minimised, it stays at {energy_kj:.3g} kJ/mol, probably "
-            "because atoms lie on top of each other; repair the structure."
+            "because atoms are on top of each other; repair the structure."
         )
     return np.array(context.getState(positions=True).getPositions(asNumpy=True)._value, dtype=np.float64)
-
-
-def _energy_kj(context: openmm.Context) -> float:
-    return float(context.getState(energy=True).getPotentialEnergy()._value)
 
 
 def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
@@ -136,37 +137,37 @@ def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.
         nonbondedMethod=app.NoCutoff,
         constraints=None,
         rigidWater=False,
-        removeCMMotion=False,  # it would take kinetic energy out of three coordinates of a Langevin run
+        removeCMMotion=False,  # would remove kinetic energy from three coordinates of a Langevin run
     )
 
 
 def _why_no_parameters(structure: Structure, force_field: app.ForceField, error: Exception) -> str:
-    """Find out what is wrong with a structure that a force field refuses, and say what to do."""
+    """Explain why a force field refuses a structure, and what to do."""
     complete = with_hydrogens(structure)
     unknown = force_field.getUnmatchedResidues(complete.topology)
     if not unknown and force_field.getUnmatchedResidues(structure.topology):
         missing = len(complete.positions) - len(structure.positions)
         return (
-            f"the structure lacks {missing} hydrogen atoms; add them, or have them added with "
-            "add_hydrogens=True (--add-hydrogens on the command line)."
+            f"the structure lacks {missing} hydrogen atoms; add them yourself, or with add_hydrogens=True "
+            "(--add-hydrogens on the command line)."
         )
     if not unknown:
         return f"the force field cannot describe the molecule: {error}"
-    # Blame a residue without bonds before its neighbours, which are refused only for what they are bonded to.
+    # A residue without bonds first: its neighbours are refused only because of it.
     bare = next((residue for residue in unknown if not any(residue.internal_bonds())), None)
     if bare is not None:
         return (
-            f"the force field has no parameters for {residue_label(bare)}, whose bonds are not even known; "
-            "give CONECT records for them and an XML file that describes the residue, or remove it."
+            f"the force field has no parameters for {residue_label(bare)}, whose bonds are unknown too; "
+            "add CONECT records for them and an XML file that describes the residue, or remove it."
         )
     return (
         f"the force field has no parameters for {residue_label(unknown[0])}{_hint(complete, force_field)}; "
-        "correct names, atoms and bonds of the residue, or add an XML file that describes it."
+        "correct its names, atoms and bonds, or add an XML file that describes the residue."
     )
 
 
 def _hint(structure: Structure, force_field: app.ForceField) -> str:
-    """OpenMM's guess why its templates do not fit the first residue that it does not know."""
+    """OpenMM's guess why no template matches the first unknown residue."""
     try:
         _create_system(structure, force_field)
     except Exception as error:

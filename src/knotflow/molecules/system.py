@@ -1,4 +1,4 @@
-"""A molecule with its force field: all that sampling, training and analysis need to know of it."""
+"""A molecule with its force field: all that sampling, training and analysis need to know about it."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class MolecularSystem:
     """One flexible molecule in vacuum or implicit solvent, at a temperature.
 
     Args:
-        name: For people: ``ala2``, the stem of a file, or a peptide sequence.
+        name: ``ala2``, the stem of a file, or a peptide sequence; only for display.
         topology: Atoms, residues and bonds.
-        xml: The OpenMM System, serialised: it can be rebuilt without any force-field file.
+        xml: The serialised OpenMM System, which is rebuilt without any force-field file.
         positions: An energy-minimised structure in nm, shape ``(atoms, 3)``.
         temperature: In K.
-        origin: How the system was made (source, force-field files, solvent ...); anything JSON can hold.
+        origin: How the system was made (source, force-field files, solvent ...); JSON values.
 
-    Without OpenMM, a description from elsewhere can still be read, and its topology, structure and
-    temperature used. Its System was checked where it was made.
+    Without OpenMM, a system made elsewhere can still be read, and its topology, structure and temperature
+    used. Its System was checked where it was made.
 
     Raises:
         ValueError: if the parts do not fit together, or if not every coordinate of the System is free,
@@ -63,12 +63,12 @@ class MolecularSystem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "positions", np.array(self.positions, dtype=np.float64))
         object.__setattr__(self, "temperature", float(self.temperature))
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
+        if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be a positive number of K, got {self.temperature!r}.")
         if self.positions.shape != (self.topology.n_atoms, 3) or not np.isfinite(self.positions).all():
             raise ValueError(
-                f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row for "
-                f"each atom of the topology, got shape {self.positions.shape}."
+                f"positions must be finite numbers of shape ({self.topology.n_atoms}, 3) in nm, one row per "
+                f"atom of the topology, got shape {self.positions.shape}."
             )
         if importlib.util.find_spec("openmm"):
             _check_free(self.openmm_system(), self.n_atoms)
@@ -94,17 +94,12 @@ class MolecularSystem:
         return [atom.element.symbol for atom in self.topology.atoms]
 
     @property
-    def atomic_numbers(self) -> list[int]:
-        """Numbers of the elements, one per atom."""
-        return [atom.element.atomic_number for atom in self.topology.atoms]
-
-    @property
     def bonds(self) -> list[tuple[int, int]]:
         """Pairs of bonded atoms, the smaller index first, sorted."""
         return sorted((min(a.index, b.index), max(a.index, b.index)) for a, b in self.topology.bonds)
 
     def openmm_system(self) -> openmm.System:
-        """A new OpenMM System at every call."""
+        """A new OpenMM System on every call."""
         with optional("molecules"):
             import openmm
         try:
@@ -117,10 +112,10 @@ class MolecularSystem:
         return replace(self, temperature=temperature)
 
     def parametrised_again(self) -> Self:
-        """The same molecule with a force field that OpenMM makes again from its files, to compare with.
+        """The same molecule with its System rebuilt by OpenMM from the force-field files, for comparison.
 
-        Nothing of ``xml`` is used, nor the options it was made with: OpenMM's own defaults leave out no pair
-        of atoms and constrain nothing.
+        Neither ``xml`` nor the options it was made with are used: OpenMM's own defaults leave out no pair of
+        atoms and constrain nothing.
 
         Raises:
             ValueError: if the origin names no files, or OpenMM cannot use them.
@@ -129,16 +124,16 @@ class MolecularSystem:
             import openmm
         files = self.origin.get("force_field")
         if not files:
-            raise ValueError("the system does not say which force-field files it was made of.")
+            raise ValueError("the system does not say which force-field files it was made from.")
         force_field = load_force_field(files)
         try:
-            anew = force_field.createSystem(self.topology.to_openmm())
-        except Exception as error:  # OpenMM raises several kinds
+            rebuilt = force_field.createSystem(self.topology.to_openmm())
+        except Exception as error:  # OpenMM raises several types
             raise ValueError(f"{' + '.join(files)} cannot describe the molecule again: {error}") from None
-        return replace(self, xml=openmm.XmlSerializer.serialize(anew))
+        return replace(self, xml=openmm.XmlSerializer.serialize(rebuilt))
 
     def plain(self) -> dict[str, Any]:
-        """Everything as JSON can hold it, exactly; `parse` reads it."""
+        """Everything as JSON values, without loss; `parse` reads them."""
         return {
             "format": FORMAT,
             "name": self.name,
@@ -151,10 +146,10 @@ class MolecularSystem:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """Rebuild a system from what `plain` gave; no force-field file is needed.
+        """Rebuild a system from the result of `plain`; no force-field file is needed.
 
         Raises:
-            ValueError: if the dictionary is not one of this format, or damaged.
+            ValueError: if the dictionary has another format or is damaged.
         """
         if plain.get("format") != FORMAT:
             raise ValueError(f"expected a molecule of format {FORMAT}, got {plain.get('format')!r}.")
@@ -176,7 +171,7 @@ class MolecularSystem:
 def ala2(temperature: float = 300.0, solvent: bool = True) -> MolecularSystem:
     """Alanine dipeptide, ACE-ALA-NME, 22 atoms: Amber ff99SB-ILDN, with implicit water (OBC) or in vacuum.
 
-    The torsions phi and psi are those of the atoms (4, 6, 8, 14) and (6, 8, 14, 16).
+    The torsions phi and psi are those of atoms (4, 6, 8, 14) and (6, 8, 14, 16).
     """
     with resources.as_file(resources.files("knotflow.molecules") / "data" / "ala2.pdb") as path:
         structure = read_pdb(path)
@@ -192,18 +187,18 @@ def from_pdb(
     temperature: float = 300.0,
     add_hydrogens: bool = False,
 ) -> MolecularSystem:
-    """The molecule of a PDB file (of its first model, if there are several).
+    """The molecule in a PDB file (in its first model, if there are several).
 
     Args:
         path: The file.
-        force_field: XML files of OpenMM by name or your own by path.
-        solvent: ``"obc"`` adds the implicit water that fits the force field; ``"vacuum"`` adds nothing.
+        force_field: OpenMM's XML files by name, or your own by path.
+        solvent: ``"obc"`` adds the implicit water that goes with the force field; ``"vacuum"`` adds nothing.
         temperature: In K.
-        add_hydrogens: Add hydrogens that are missing, as is usual at pH 7.
+        add_hydrogens: Whether to add missing hydrogens, with the usual protonation at pH 7.
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it does not hold exactly one molecule, complete and known to the force field.
+        ValueError: if it does not contain exactly one complete molecule that the force field knows.
     """
     structure = read_pdb(path)
     notes = {"source": Path(path).name}
@@ -221,15 +216,9 @@ def assemble(
     temperature: float = 300.0,
     **origin: Any,
 ) -> MolecularSystem:
-    """Find the parameters of a structure, minimise its energy and put all of it together.
+    """Parametrise a structure with all atoms of one molecule, and minimise its energy.
 
-    Args:
-        name: Of the system.
-        structure: All atoms of one molecule.
-        force_field: XML files of OpenMM by name or your own by path.
-        solvent: ``"obc"`` adds the implicit water that fits the force field; ``"vacuum"`` adds nothing.
-        temperature: In K.
-        **origin: What to note beside force field and solvent.
+    Arguments are as for `from_pdb`; ``origin`` is recorded next to the force field and the solvent.
     """
     with optional("molecules"):
         import mdtraj
@@ -249,7 +238,7 @@ def assemble(
 
 
 def topology_to_plain(topology: mdtraj.Topology) -> dict[str, Any]:
-    """A topology as JSON can hold it, in the layout of MDTraj's HDF5 files."""
+    """A topology as JSON values, in the layout of MDTraj's HDF5 files."""
     return {
         "chains": [
             {
@@ -280,7 +269,7 @@ def topology_to_plain(topology: mdtraj.Topology) -> dict[str, Any]:
 
 
 def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
-    """The topology that `topology_to_plain` described."""
+    """The inverse of `topology_to_plain`."""
     with optional("molecules"):
         import mdtraj
         from mdtraj.core import topology as kinds
@@ -304,24 +293,25 @@ def _masses(system: openmm.System) -> NDArray[np.float64]:
 
 
 def _check_free(system: openmm.System, n_atoms: int) -> None:
-    """Refuse a System that is not made of ``n_atoms`` free atoms in open space."""
-    particles = system.getNumParticles()
+    """Refuse a System that does not consist of ``n_atoms`` free atoms in open space."""
+    particles, constraints = system.getNumParticles(), system.getNumConstraints()
     if particles != n_atoms:
-        raise ValueError(
-            f"the OpenMM System has {particles} particles for {n_atoms} atoms; they must be the same."
+        problem = f"has {particles} particles for {n_atoms} atoms; the numbers must be equal"
+    elif constraints:
+        problem = (
+            f"has {constraints} constraints, but every coordinate must be free; make it with "
+            "constraints=None and rigidWater=False, or choose another force field"
         )
-    if system.getNumConstraints():
-        raise ValueError(
-            f"the OpenMM System has {system.getNumConstraints()} constraints, but every coordinate must be "
-            "free; make it with constraints=None and rigidWater=False, or choose another force field."
+    elif any(system.isVirtualSite(i) for i in range(particles)) or not (_masses(system) > 0).all():
+        problem = (
+            "has virtual sites or particles without mass, but every particle must be an atom; choose a force "
+            "field without them"
         )
-    if any(system.isVirtualSite(i) for i in range(particles)) or not (_masses(system) > 0).all():
-        raise ValueError(
-            "the OpenMM System has virtual sites or particles without mass, but every particle must be an "
-            "atom; choose a force field without them."
+    elif system.usesPeriodicBoundaryConditions():
+        problem = (
+            "is periodic, but only vacuum and implicit solvent are supported; make it with "
+            "nonbondedMethod=NoCutoff"
         )
-    if system.usesPeriodicBoundaryConditions():
-        raise ValueError(
-            "the OpenMM System is periodic, but only vacuum and implicit solvent are supported; make it with "
-            "nonbondedMethod=NoCutoff."
-        )
+    else:
+        return
+    raise ValueError(f"the OpenMM System {problem}.")

@@ -1,4 +1,4 @@
-"""Units: nm, ps, amu and K; energies in kJ/mol only where files and OpenMM want them."""
+"""Units: nm, ps, amu and K. Energies are in kJ/mol only in files and for OpenMM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Molecular dynamics of many walkers, into one file."""
+"""Molecular dynamics of many walkers, written to one file."""
 
 from __future__ import annotations
 

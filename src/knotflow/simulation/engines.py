@@ -1,9 +1,8 @@
 r"""Langevin dynamics of many walkers, by OpenMM one after the other or by torch all at once.
 
-Both engines sample $e^{-U/kT}$ with the splitting BAOAB (Leimkuhler & Matthews 2013): half a kick, half a
+Both engines sample $e^{-U/kT}$ with the BAOAB splitting (Leimkuhler & Matthews 2013): half a kick, half a
 drift, friction and noise, half a drift, half a kick. OpenMM's ``LangevinMiddleIntegrator`` is the same with
-the two halves of a kick put together. A walker has a temperature of its own, so that ladders of
-temperatures need nothing more.
+the two half kicks combined. Each walker has its own temperature, as parallel tempering needs.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ FRICTION: Final = 1.0
 """In 1/ps."""
 
 STEPS_AT_ONCE: Final = 500
-"""Steps of OpenMM from one report to the next; the dynamics does not depend on them."""
+"""OpenMM steps between reports; the dynamics does not depend on them."""
 
 LARGEST_ENERGY: Final = 1e4
-"""In kJ/mol for each atom, some twenty times a chemical bond: beyond it a molecule has flown apart."""
+"""In kJ/mol per atom, some twenty times a chemical bond: above it, a molecule has flown apart."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Walkers at one moment, in nm, ps, amu and kJ/mol."""
+    """State of all walkers, in nm, ps, amu and kJ/mol."""
 
     positions: Floats
     """Shape (walkers, atoms, 3), centred."""
@@ -47,8 +46,8 @@ class Snapshot:
     """Potential energies, shape (walkers,)."""
     forces: Floats
     temperatures: Floats
-    """Of the motion, in K, from velocities in the middle of a step (those at its end are too small there by
-    the square of the step), shape (walkers,)."""
+    """Kinetic temperatures in K, shape (walkers,), from velocities in the middle of a step: those at its end
+    are too small by the square of the step."""
 
 
 class Engine(ABC):
@@ -57,7 +56,7 @@ class Engine(ABC):
     def __init__(self, system: MolecularSystem) -> None:
         self.masses: Floats = system.masses
         self.report: Callable[[int], None] = lambda steps: None
-        """Called within `advance` with the steps done since its last call, summed over walkers."""
+        """Called during `advance` with the steps since the last call, summed over walkers."""
 
     @abstractmethod
     def seed(self, seed: int) -> None:
@@ -65,20 +64,15 @@ class Engine(ABC):
 
     @abstractmethod
     def advance(self, positions: Floats, velocities: Floats, temperatures: Floats, steps: int) -> Snapshot:
-        """Take steps with each walker at its own temperature (K, shape (walkers,)).
+        """Move each walker at its own temperature (K, shape (walkers,)).
 
         Raises:
-            FloatingPointError: if a walker flew apart.
+            FloatingPointError: if a walker flies apart.
         """
 
     def check(self, energies: Floats) -> None:
-        """Refuse energies that no molecule has.
-
-        Raises:
-            FloatingPointError: if one is too large or not a number.
-        """
-        largest = LARGEST_ENERGY * len(self.masses)
-        if not (np.abs(energies) < largest).all():
+        """Raise a FloatingPointError if an energy is far too large or NaN."""
+        if not (np.abs(energies) < LARGEST_ENERGY * len(self.masses)).all():
             raise FloatingPointError(f"an energy of {np.abs(energies).max():.2g} kJ/mol")
 
     def thermal_velocities(self, temperatures: Floats, random: np.random.Generator) -> Floats:
@@ -87,13 +81,13 @@ class Engine(ABC):
         return spread[..., None] * random.standard_normal((*spread.shape, 3))
 
     def centred(self, positions: Floats) -> Floats:
-        """Positions without the motion of the whole molecule, which would cost digits."""
+        """Positions relative to the centre of mass, whose motion would cost digits."""
         weights = self.masses / self.masses.sum()
         centre: Floats = np.einsum("a,waf->wf", weights, positions)
         return positions - centre[:, None]
 
     def kinetic_temperature(self, velocities: Floats) -> Floats:
-        """Temperature of the motion in K."""
+        """Kinetic temperature in K, shape (walkers,)."""
         twice: Floats = np.einsum("a,waf->w", self.masses, velocities**2)
         temperature: Floats = twice / (velocities[0].size * BOLTZMANN)
         return temperature
@@ -151,10 +145,10 @@ class OpenMMEngine(Engine):
 
 
 def make_engine(name: EngineName, system: MolecularSystem, place: str) -> Engine:
-    """An engine by name; ``place`` is the OpenMM platform or the torch device."""
+    """An engine by name; ``place`` is an OpenMM platform or a torch device."""
     if name == "openmm":
         return OpenMMEngine(system, place)
-    # Here, so that workers of OpenMM start without torch.
+    # Imported here, so that OpenMM workers start without torch.
     from knotflow.simulation.torch_engine import TorchEngine
 
     return TorchEngine(system, place)

@@ -1,4 +1,4 @@
-"""Simulations: replicas on all cores, frames into one file, and going on where a killed run stopped."""
+"""Simulations: replicas on all cores, frames in one file, resumable after an interruption."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from knotflow.workers import WorkerPool
 
 SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
-"""Replicas first run at this multiple of their temperature, to start in different basins."""
+"""Replicas first run at this multiple of the temperature, to start in different basins."""
 
 EXCHANGE_STEPS: Final = 250
-"""Steps between attempts to exchange temperatures, unless frames are kept more often."""
+"""Steps between attempts to exchange temperatures; fewer if frames are kept more often."""
 
 USUAL_REPLICAS: Final = {"openmm": 8, "torch": 512}
 TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
-"""Steps of all walkers in a task for 22 atoms, some seconds of work; larger molecules get fewer."""
+"""Steps of all walkers in a task for 22 atoms, some seconds of work; fewer for larger molecules."""
 
 GPU_WALKERS: Final = 4096
 FEWEST_TASKS: Final = 4
-"""Replicas are divided into at least this many tasks, so that all cores have something to do."""
+"""Replicas are divided into at least this many tasks, to keep all cores busy."""
 
 
 class SimulationPlan(Config):
@@ -131,36 +131,38 @@ def _steps(name: str, picoseconds: float) -> int:
 
 
 SUMS: Final = ("tried", "accepted", "temperatures")
+NUMBERS: Final = ("block", "frames", "attempts", "round_trips")
+"""Fields of `RunState`, as stored in its file."""
 
 
 @dataclass
 class RunState:
-    """All that is needed to continue a run, and its statistics."""
+    """Everything needed to continue a run, and its statistics."""
 
     walkers: Walkers
     tried: NDArray[np.int64]
     """Exchanges tried between neighbouring temperatures, shape (rungs - 1,)."""
     accepted: NDArray[np.int64]
     temperatures: NDArray[np.float64]
-    """Of the motion, sum over the frames of each replica, in K."""
+    """Kinetic temperatures in K, summed over the frames of each replica."""
     block: int = 0
-    """Which block is next: 0 spreads the replicas, 1 equilibrates them, the others keep frames."""
+    """Number of the next block: 0 spreads the replicas, 1 equilibrates them, the others keep frames."""
     frames: int = 0
-    """Frames kept of each replica."""
+    """Frames kept per replica."""
     attempts: int = 0
     """Rounds of exchanges so far."""
     round_trips: int = 0
 
     @classmethod
     def fresh(cls, structure: NDArray[np.float64], replicas: int, rungs: int) -> RunState:
-        """All walkers at one structure."""
+        """All walkers at the same structure."""
         exchanges = np.zeros(rungs - 1, dtype=np.int64)
         return cls(Walkers.at(structure, replicas, rungs), exchanges, exchanges, np.zeros(replicas))
 
     def save(self, path: Path) -> None:
         """Write the state, completely or not at all."""
-        numbers = np.array([self.block, self.frames, self.attempts, self.round_trips])
         sums = {name: getattr(self, name) for name in SUMS}
+        numbers = [getattr(self, name) for name in NUMBERS]
         write_arrays(path, {**vars(self.walkers), **sums, "numbers": numbers})
 
     @classmethod
@@ -173,30 +175,30 @@ class RunState:
         try:
             found = read_arrays(path)
             walkers = Walkers(*(found[part.name] for part in fields(Walkers)))
-            tried, accepted, temperatures = (found[name] for name in SUMS)
-            block, frames, attempts, trips = (int(number) for number in found["numbers"])
-            return cls(walkers, tried, accepted, temperatures, block, frames, attempts, trips)
+            rest: dict[str, Any] = {name: found[name] for name in SUMS}
+            rest |= zip(NUMBERS, map(int, found["numbers"]), strict=True)
+            return cls(walkers, **rest)
         except (OSError, ValueError, KeyError) as error:
             raise OSError(
-                f"the state of the run, {path}, is missing or damaged ({error}), so it cannot go on; the "
-                "frames it made are fine, choose another --out for new ones."
+                f"the state of the run, {path}, is missing or damaged ({error}), so the run cannot be "
+                "resumed; its frames are fine, choose another --out for new ones."
             ) from None
 
 
 class Simulation:
     """A run and its file.
 
-    A stopped or killed run continues from ``name.h5.state``, beside its file ``name.h5``. To read the frames,
-    the state is not needed.
+    An interrupted run resumes from ``name.h5.state``, next to its file ``name.h5``. The state is not needed
+    to read the frames.
 
     Args:
         path: The HDF5 file, new or from an earlier run with the same plan.
         system: The molecule.
         plan: What to simulate; more frames than in the file continue it.
-        workers: Processes, by default one for each core, or one if there is a GPU.
+        workers: Number of processes; default: one per core, or one on a GPU.
 
     Raises:
-        ValueError: if the file is from another plan or molecule, or the torch engine cannot do the molecule.
+        ValueError: if the file is from another plan or molecule, or the torch engine does not support it.
         OSError: if the file or its state is damaged.
     """
 
@@ -208,7 +210,7 @@ class Simulation:
         self.plan = plan
         self.ladder = plan.ladder(system)
         if plan.engine == "torch":
-            from knotflow.energies.force_terms import read_terms  # here, because OpenMM needs no torch
+            from knotflow.energies.force_terms import read_terms  # here: OpenMM runs without torch
 
             read_terms(system.openmm_system(), system.kT)
         self._workers = workers
@@ -225,7 +227,7 @@ class Simulation:
 
     @property
     def state_path(self) -> Path:
-        """Where the state of the run is kept."""
+        """File with the state of the run."""
         return self.path.with_name(self.path.name + ".state")
 
     @property
@@ -234,14 +236,14 @@ class Simulation:
         return self.state.frames >= self.plan.frames
 
     def run(self, progress: Progress | None = None) -> None:
-        """Simulate what is missing of the plan.
+        """Simulate the missing frames of the plan.
 
         Args:
             progress: Called about once a second with the steps done, summed over walkers.
 
         Raises:
-            ValueError: if the simulation flew apart.
-            OSError: if the file cannot be written; what it had is kept.
+            ValueError: if the simulation flies apart.
+            OSError: if the file cannot be written; earlier frames are kept.
         """
         if self.finished:
             return
@@ -264,7 +266,7 @@ class Simulation:
                 self._run_block(pool, report)
 
     def _run_block(self, pool: WorkerPool, report: _Report) -> None:
-        """One block of all replicas; it counts only when its frames and then the state are on disk."""
+        """One block of all replicas; it is done when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         shares = self._shares()
         exchanges = len(self.ladder) > 1 and phase != "spreading"
@@ -297,25 +299,17 @@ class Simulation:
         self.state.save(self.state_path)
 
     def _keep(self, done: list[Outcome], frames: int) -> None:
-        """Frames of a block into the file, replica after replica."""
+        """Append the frames of a block to the file, replica after replica."""
+        state, replicas = self.state, self.plan.replicas
+        replica = np.repeat(np.arange(replicas, dtype=np.int32), frames)
+        frame = np.tile(np.arange(state.frames, state.frames + frames), replicas)
+        times = np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64)
         positions, forces, energies = (
-            np.concatenate([getattr(outcome, name) for outcome in done])
+            np.concatenate([row for outcome in done for row in getattr(outcome, name)])
             for name in ("positions", "forces", "energies")
         )
-        state, replicas = self.state, self.plan.replicas
-        frame = np.tile(np.arange(state.frames, state.frames + frames), replicas)
-        trajectory.append(
-            self.path,
-            Frames(
-                positions.reshape(-1, *positions.shape[2:]),
-                forces.reshape(-1, *forces.shape[2:]),
-                energies.reshape(-1),
-                np.repeat(np.arange(replicas, dtype=np.int32), frames),
-                frame,
-                np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64),
-            ),
-            at=state.frames * replicas,
-        )
+        new = Frames(positions, forces, energies, replica, frame, times)
+        trajectory.append(self.path, new, at=state.frames * replicas)
         state.frames += frames
         state.temperatures = state.temperatures + np.concatenate([o.temperatures.sum(1) for o in done])
         for outcome in done:
@@ -324,7 +318,7 @@ class Simulation:
             state.round_trips += outcome.round_trips
 
     def _block(self) -> tuple[str, int, int, tuple[float, ...]]:
-        """Phase, frames, steps for each of them, and temperatures of the next block."""
+        """Phase, number of frames, steps per frame and temperatures of the next block."""
         if self.state.block == 0:
             return "spreading", 1, SPREAD_STEPS, (SPREAD_RATIO * self.system.temperature,) * len(self.ladder)
         if self.state.block == 1:
@@ -338,7 +332,7 @@ class Simulation:
     def _place(self) -> str:
         """The OpenMM platform or the torch device: the one the run began on, if this machine has it.
 
-        Each has its own random numbers, so on another the run would continue with other bits.
+        Each has its own random numbers, so the frames would differ on another one.
         """
         if self.plan.engine == "openmm":
             if self._begun_on is not None and works(self._begun_on, self.system.xml):
@@ -349,7 +343,7 @@ class Simulation:
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def _shares(self) -> list[slice]:
-        """Which groups go into which task."""
+        """The groups of each task."""
         n = self._groups_per_task
         return [slice(start, start + n) for start in range(0, self.plan.replicas, n)]
 
@@ -371,7 +365,7 @@ class Simulation:
         return max(1, round(steps / (walkers * self.plan.interval)))
 
     def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
-        """Whether the file was begun with this plan and this molecule."""
+        """Refuse a file that was begun with another plan or molecule."""
         recorded = info.provenance.get("plan")
         if recorded is None:
             raise ValueError(f"{self.path} was not made by `knotflow simulate`; choose another --out.")
@@ -381,13 +375,13 @@ class Simulation:
 
 
 def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
-    """All that the frames of a run depend on; the force field also fixes the order of the atoms."""
+    """Everything that the frames of a run depend on; the force field also fixes the order of the atoms."""
     field = fingerprint({"xml": system.xml})
     return {**plan, "molecule": system.name, "temperature": system.temperature, "force field": field}
 
 
 class _Report:
-    """Turns what tasks report into the progress of the whole run: phase, steps of all walkers, speed."""
+    """Turns the reports of tasks into the progress of the whole run: phase, steps of all walkers, speed."""
 
     def __init__(self, simulation: Simulation, progress: Progress) -> None:
         self.simulation, self.progress = simulation, progress
@@ -395,10 +389,10 @@ class _Report:
         self._tasks: dict[int, int] = {}
         """Steps done in each task of the block."""
         self._first: tuple[float, int] | None = None
-        """When the first report came, and how many steps it said: workers had to start for them."""
+        """Time and steps of the first report: the speed is measured from there, once workers run."""
 
     def begin(self, phase: str) -> None:
-        """A block begins."""
+        """Called when a block begins."""
         self._phase = phase
         self._tasks.clear()
 
@@ -421,5 +415,5 @@ class _Report:
 
 
 def _seed(seed: int, block: int, task: int) -> int:
-    """A seed for each task that no other has."""
+    """A unique seed for each task."""
     return int(np.random.SeedSequence([seed, block, task]).generate_state(1, np.uint64)[0])

@@ -1,9 +1,9 @@
-r"""Steps of dynamics, put together from parts that are solved exactly.
+r"""Steps of dynamics, composed of parts that are solved exactly.
 
 A: positions drift, $x \leftarrow x + t\,v$. B: forces kick, $v \leftarrow v + t\,\frac{kT}{m} f$. O: friction
-and noise act on the velocities. Both steps below begin with the force that the step before ended with: one
-evaluation a step. They know neither molecules nor batches: arrays have the shape of the positions, or
-broadcast against it.
+and noise act on the velocities. A step begins with the force at the end of the last one: one evaluation per
+step. Nothing here depends on molecules or batches: arrays have the shape of the positions, or broadcast
+against it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def verlet(field: Field, x: Tensor, v: Tensor, f: Tensor, *, dt: float, kick: Te
     r"""Velocity Verlet, BAB: time-reversible, symplectic and of second order (Swope et al. 1982).
 
     Args:
-        field: energies and forces.
-        x: positions.
-        v: velocities.
-        f: forces at ``x``.
-        dt: the step in units of time.
+        field: Energies and forces.
+        x: Positions.
+        v: Velocities.
+        f: Forces at ``x``.
+        dt: The step in units of time.
         kick: $\frac{dt}{2} \frac{kT}{m}$, broadcast against the positions.
 
     Returns:
@@ -52,15 +52,8 @@ def baoab(
     second order, and of fourth at high friction. Velocities at the end of a step are too cold by the square
     of the step; those in its middle are not.
 
-    Args:
-        field: energies and forces.
-        x: positions.
-        v: velocities.
-        f: forces at ``x``.
-        thermostat: the part O, $v \mapsto e^{-\gamma\,dt} v + \sqrt{1 - e^{-2\gamma\,dt}} \sqrt{kT/m}\;\xi$
-            with normal numbers $\xi$.
-        dt: the step in units of time.
-        kick: $\frac{dt}{2} \frac{kT}{m}$, broadcast against the positions.
+    Arguments are as for `verlet`, and ``thermostat`` is part O,
+    $v \mapsto e^{-\gamma\,dt} v + \sqrt{1 - e^{-2\gamma\,dt}} \sqrt{kT/m}\;\xi$ with normal numbers $\xi$.
 
     Returns:
         Positions, velocities, forces and energies after the step, and velocities in its middle.

@@ -1,4 +1,4 @@
-"""Averages over a trajectory with error bars from its independent replicas."""
+"""Averages over a trajectory, with error bars from its independent replicas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from knotflow.storage.observables import read_observables
 
 @dataclass(frozen=True)
 class Summary:
-    """What a trajectory holds."""
+    """Size and averages of a trajectory."""
 
     n_frames: int
     n_replicas: int
     energy: Estimate
     """Reduced potential energy, in kT."""
     left_handed: dict[str, Estimate]
-    """For each residue with a backbone torsion phi: the fraction of frames with phi > 0."""
+    """Fraction of frames with phi > 0, for each residue with this backbone torsion."""
 
 
 def summarise(path: str | Path) -> Summary:
-    """Read a trajectory, some frames at a time, and average over it."""
+    """Average over a trajectory, which is read some frames at a time."""
     found = read_observables(path)
     return Summary(
         n_frames=len(found.replica),

@@ -1,7 +1,7 @@
-"""Simulations cut into tasks: what one worker does with some walkers for a while.
+"""Tasks of a simulation: the work of one process on some walkers for a while.
 
-A task starts from positions, velocities and a seed and depends on nothing else. So it does not matter which
-worker does it, and a run that is killed repeats its last tasks exactly.
+A task depends only on positions, velocities and a seed. So it does not matter which worker does it, and an
+interrupted run repeats its last tasks exactly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.engines import Engine, EngineName, Snapshot, make_engine
+from knotflow.simulation.engines import Engine, EngineName, make_engine
 from knotflow.simulation.tempering import Ladder
 from knotflow.workers import report
 
 REPORT_EVERY: Final = 1.0
-"""Seconds from one report of a worker to the next."""
+"""Seconds between reports of a worker."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,20 +28,20 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Walkers:
-    """Groups of walkers, one on each rung of a ladder of temperatures; one rung is plain dynamics."""
+    """Groups of walkers, one on each rung of a temperature ladder; a single rung is plain dynamics."""
 
     positions: Floats
     """In nm, shape (groups, rungs, atoms, 3)."""
     velocities: Floats
     """In nm/ps, same shape."""
     rungs: Ints
-    """On which rung a walker is, shape (groups, rungs)."""
+    """Rung of each walker, shape (groups, rungs)."""
     heading: Ints
     """See `Ladder`."""
 
     @classmethod
     def at(cls, structure: Floats, groups: int, rungs: int) -> Walkers:
-        """All walkers at one structure, at rest."""
+        """All walkers at the same structure, at rest."""
         positions = np.tile(structure, (groups, rungs, 1, 1))
         ladder = Ladder.fresh((1.0,) * rungs, groups)
         return cls(positions, np.zeros_like(positions), ladder.rungs, ladder.heading)
@@ -51,22 +51,22 @@ class Walkers:
 
     @classmethod
     def join(cls, some: list[Walkers]) -> Walkers:
-        """Groups of several one after the other."""
+        """Concatenate groups."""
         return cls(*(np.concatenate([getattr(w, part.name) for w in some]) for part in fields(cls)))
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with walkers.
+    """Work on some walkers.
 
     Args:
-        walkers: Where they are.
-        temperatures: Of the rungs, in K.
-        frames: How many frames to keep of each group.
+        walkers: The walkers at the start.
+        temperatures: Temperatures of the rungs in K.
+        frames: Number of frames to keep of each group.
         interval: Steps from frame to frame.
         exchange: Steps between attempts to exchange; divides the interval.
-        attempts: How many attempts there were before.
-        seed: Of all random numbers.
+        attempts: Number of earlier attempts.
+        seed: Seed of all random numbers.
         thermalise: Whether to draw new velocities first.
     """
 
@@ -82,7 +82,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Walkers after a task, the frames of those at the lowest temperature, and statistics.
+    """Walkers after a task, frames of those at the lowest temperature, and statistics.
 
     Arrays of frames have the shape (groups, frames, ...), in nm, kJ/mol and K.
     """
@@ -98,9 +98,9 @@ class Outcome:
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
-    """Target of a `WorkerPool`: an engine that does `Task` after `Task`.
+    """Target of a `WorkerPool`: an engine that does one `Task` after the other.
 
-    Now and then it reports the steps of a task that are done, summed over walkers.
+    It regularly reports the steps done so far in a task, summed over walkers.
     """
     engine = make_engine(*setup)
 
@@ -127,7 +127,7 @@ def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Tas
 
 
 def run_task(engine: Engine, task: Task) -> Outcome:
-    """Let walkers move and exchange; keep a frame of each group's coldest walker at every interval."""
+    """Move and exchange walkers; keep a frame of each group's coldest walker at every interval."""
     random = np.random.default_rng(task.seed)
     engine.seed(int(random.integers(1, 2**31)))
     walkers = task.walkers
@@ -144,7 +144,8 @@ def run_task(engine: Engine, task: Task) -> Outcome:
             if len(task.temperatures) > 1:
                 rescale = ladder.exchange(now.energies.reshape(shape[:2]), random)
                 v = v * rescale.reshape(-1, 1, 1)
-        frames.append(_pick(now, ladder.at_bottom(), shape[1]))
+        coldest = np.arange(shape[0]) * shape[1] + ladder.at_bottom()
+        frames.append([part[coldest] for part in (now.positions, now.forces, now.energies, now.temperatures)])
     positions, forces, energies, temperatures = (np.stack(part, 1) for part in zip(*frames, strict=True))
     moved = Walkers(x.reshape(shape), v.reshape(shape), ladder.rungs, ladder.heading)
     return Outcome(
@@ -157,9 +158,3 @@ def run_task(engine: Engine, task: Task) -> Outcome:
         ladder.accepted,
         ladder.round_trips,
     )
-
-
-def _pick(now: Snapshot, walker: Ints, rungs: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """One walker of each group."""
-    chosen = np.arange(len(walker)) * rungs + walker
-    return now.positions[chosen], now.forces[chosen], now.energies[chosen], now.temperatures[chosen]

@@ -1,7 +1,7 @@
-r"""Parallel tempering: walkers at a ladder of temperatures, which neighbours exchange now and then.
+r"""Parallel tempering: walkers on a ladder of temperatures, which neighbours exchange now and then.
 
-A hot walker crosses barriers that hold a cold one for long; exchanges carry what it found down the ladder,
-with the right weight, because they keep the product of all Boltzmann distributions (Sugita & Okamoto 1999).
+A hot walker crosses barriers that trap a cold one. Exchanges carry what it finds down the ladder with the
+right weight, because they preserve the product of all Boltzmann distributions (Sugita & Okamoto 1999).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 def geometric_ladder(lowest: float, highest: float, n_atoms: int) -> tuple[float, ...]:
-    r"""Temperatures in constant ratio, close enough that neighbours exchange in about half of the attempts.
+    r"""Temperatures in a constant ratio, so close that neighbours exchange in about half of the attempts.
 
     Potential energies of $3N - 6$ nearly harmonic coordinates spread by $\sqrt{(3N - 6)/2}\,kT$; neighbours
     overlap well if their inverse temperatures differ by about the inverse of that number of $kT$.
@@ -37,13 +37,13 @@ def geometric_ladder(lowest: float, highest: float, n_atoms: int) -> tuple[float
 
 
 class Ladder:
-    """Which walker is on which rung, and how they exchange.
+    """Walkers on the rungs of a ladder, and their exchanges.
 
     Args:
-        temperatures: In K, from the target's upwards.
+        temperatures: In K, from the target temperature upwards.
         rungs: Rung of each walker, shape (groups, rungs): each row a permutation.
-        heading: +1 for walkers that came from the bottom last, -1 from the top, 0 from neither; same shape.
-        attempts: How many rounds of exchanges there were, which says whose turn it is.
+        heading: +1 for walkers last at the bottom, -1 for those last at the top, 0 for neither; same shape.
+        attempts: Number of earlier rounds of exchanges; even and odd pairs take turns.
     """
 
     def __init__(self, temperatures: tuple[float, ...], rungs: Ints, heading: Ints, attempts: int) -> None:
@@ -51,9 +51,8 @@ class Ladder:
         self.rungs = rungs
         self.heading = heading
         self.attempts = attempts
-        pairs = max(0, len(temperatures) - 1)
-        self.tried = np.zeros(pairs, dtype=np.int64)
-        self.accepted = np.zeros(pairs, dtype=np.int64)
+        self.tried = np.zeros(len(temperatures) - 1, dtype=np.int64)
+        self.accepted = np.zeros_like(self.tried)
         self.round_trips = 0
 
     @classmethod
@@ -67,22 +66,22 @@ class Ladder:
         return self.temperatures[self.rungs]
 
     def at_bottom(self) -> Ints:
-        """Which walker of each group is at the target temperature, shape (groups,)."""
+        """The walker of each group at the target temperature, shape (groups,)."""
         walkers: Ints = self.rungs.argmin(axis=1)
         return walkers
 
     def exchange(self, energies: Floats, random: np.random.Generator) -> Floats:
-        r"""Try to exchange neighbours, even and odd pairs in turn.
+        r"""Try to exchange neighbours, alternating between even and odd pairs.
 
         Walkers at temperatures $T_i, T_j$ with energies $U_i, U_j$ exchange with probability
         $\min(1, e^{(1/kT_i - 1/kT_j)(U_i - U_j)})$.
 
         Args:
-            energies: Potential energies in kJ/mol, shape (groups, rungs) by walker.
+            energies: Potential energies of the walkers in kJ/mol, shape (groups, rungs).
             random: Source of randomness.
 
         Returns:
-            What the velocities of each walker are to be multiplied with, shape (groups, rungs).
+            Factors for the velocities of each walker, shape (groups, rungs).
         """
         before = self.of_walkers()
         beta = 1 / (BOLTZMANN * self.temperatures)
@@ -101,7 +100,7 @@ class Ladder:
         return np.sqrt(self.of_walkers() / before)
 
     def _count_trips(self) -> None:
-        """A round trip: from the bottom to the top and back."""
+        """Count round trips, from the bottom to the top and back."""
         bottom, top = self.rungs == 0, self.rungs == len(self.temperatures) - 1
         self.round_trips += int((bottom & (self.heading == -1)).sum())
         self.heading[bottom] = 1

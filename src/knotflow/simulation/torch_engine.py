@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from knotflow.compiled import Compiled
-from knotflow.energies.force_terms import ForceTerms
-from knotflow.energies.torch_force_field import TorchForceField, energy_and_force
+from knotflow.energies.force_terms import ForceTerms, read_terms
+from knotflow.energies.torch_force_field import energy_and_force
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import BOLTZMANN
 from knotflow.simulation.engines import FRICTION, STEP, Engine, Floats, Snapshot
@@ -18,19 +18,19 @@ from knotflow.simulation.splitting import baoab
 
 
 class TorchEngine(Engine):
-    """All walkers at once through `TorchForceField`, in float32, by one compiled graph for a step.
+    """All walkers at once in float32, with one compiled graph per step.
 
     Args:
-        system: The molecule; its temperature is the unit of energy inside.
-        device: Where to compute.
-        compiled: Whether to compile.
+        system: The molecule; its temperature sets the internal unit of energy.
+        device: Torch device.
+        compiled: Whether to compile the graph.
     """
 
     def __init__(self, system: MolecularSystem, device: str = "cpu", *, compiled: bool = True) -> None:
         super().__init__(system)
         self._kT = system.kT
         self._like = torch.empty(0, device=device)
-        self._terms = TorchForceField(system, compiled=False).terms(self._like)
+        self._terms = read_terms(system.openmm_system(), system.kT).to(self._like)
         self._inverse_mass = torch.as_tensor(1 / self.masses).to(self._like)[:, None]
         self._generator = torch.Generator(device)
         self._step = Compiled(self._baoab, task="the simulation", enabled=compiled)
@@ -70,7 +70,7 @@ class TorchEngine(Engine):
         return baoab(partial(energy_and_force, terms), x, v, f, thermostat, dt=STEP, kick=kick)
 
     def _columns(self, array: Floats) -> Tensor:
-        """Shape (walkers, atoms, 3) to (3, atoms, walkers), as the force field wants it."""
+        """Shape (walkers, atoms, 3) to (3, atoms, walkers), the layout of the force field."""
         return torch.as_tensor(array).to(self._like).permute(2, 1, 0).contiguous()
 
     @staticmethod

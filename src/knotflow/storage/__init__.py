@@ -1,1 +1,1 @@
-"""Files of frames: trajectories, samples, and what other programs write."""
+"""Files of frames: trajectories, samples, and files of other programs."""

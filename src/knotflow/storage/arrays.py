@@ -1,4 +1,4 @@
-"""Arrays in an ``.npz`` file that is complete or not there; nothing in it is ever unpickled."""
+"""Arrays in ``.npz`` files, which are written completely or not at all and never unpickled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from knotflow.files import write_atomically
 
 
 def write_arrays(path: Path, arrays: Mapping[str, ArrayLike], *, compressed: bool = False) -> None:
-    """Write arrays by name."""
+    """Write named arrays."""
     content = io.BytesIO()
     write: Any = np.savez_compressed if compressed else np.savez
     write(content, **arrays)
@@ -28,7 +28,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it is another file, or damaged.
+        ValueError: if it is another kind of file, or damaged.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -1,7 +1,7 @@
-"""What trajectories and samples share: HDF5 files in MDTraj's layout, with the molecule and its provenance.
+"""HDF5 files in MDTraj's layout, with the molecule and the provenance: common to trajectories and samples.
 
-MDTraj's layout are the conventions "Pande" 1.1. The group ``knotflow`` holds the rest: the molecule, how the
-file was made, and as an attribute which kind of file it is, with its version.
+MDTraj's layout follows the conventions "Pande" 1.1. The group ``knotflow`` holds the rest: the molecule, how
+the file was made, and an attribute that states the kind of file and its version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 LIBVER: Final = ("v110", "v110")
-"""HDF5 1.10 and later read it. Its index of chunks only grows: it never moves what a reader may look at."""
+"""Readable by HDF5 1.10 and later. Its chunk index only grows and never moves what a reader may look at."""
 
 
 class Column(NamedTuple):
-    """A dataset with a row for each frame or sample."""
+    """A dataset with one row per frame or sample."""
 
     name: str
     dtype: DTypeLike
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 def open_file(source: Path | io.IOBase, mode: str) -> h5py.File:
-    """A file in this layout, by its path or as a stream, to read or write it."""
+    """Open a path or a stream for reading or writing."""
     with optional("trajectories and samples"):
         import h5py
     return h5py.File(source, mode, libver=None if mode == "r" else LIBVER, locking=False)
@@ -47,14 +47,14 @@ def open_file(source: Path | io.IOBase, mode: str) -> h5py.File:
 def begin(
     file: h5py.File, molecule: Mapping[str, Any], columns: Iterable[Column], kind: str, version: int
 ) -> None:
-    """Write all but the rows and the provenance.
+    """Write everything except the rows and the provenance into an empty file.
 
     Args:
-        file: An empty file.
-        molecule: As `MolecularSystem.plain` describes it.
-        columns: What a row has.
-        kind: Name of the attribute that says which kind of file this is.
-        version: Its value.
+        file: The file.
+        molecule: The molecule, as returned by `MolecularSystem.plain`.
+        columns: The columns, without rows.
+        kind: Attribute that states the kind of file.
+        version: Value of this attribute.
     """
     file.attrs.update(
         conventions=np.bytes_("Pande"),
@@ -79,14 +79,14 @@ def begin(
 
 
 def put_rows(dataset: h5py.Dataset, at: int, values: NDArray[Any]) -> None:
-    """Write rows ``at, at + 1, ...``; those that were there are dropped."""
+    """Write rows ``at, at + 1, ...``; older rows from ``at`` on are dropped."""
     dataset.resize(at, axis=0)
     dataset.resize(at + len(values), axis=0)
     dataset[at:] = values
 
 
 def store_json(file: h5py.File, name: str, content: Any) -> None:
-    """Keep what JSON can hold in the group ``knotflow``."""
+    """Store a value as JSON in the group ``knotflow``."""
     raw = np.frombuffer(json.dumps(content).encode(), np.uint8)
     file["knotflow"].create_dataset(name, data=raw, chunks=raw.shape, compression="gzip")
 
@@ -96,36 +96,38 @@ def load_json(file: h5py.File, name: str) -> Any:
     return json.loads(file["knotflow"][name][()].tobytes())
 
 
-def is_hdf5(path: Path) -> bool:
-    """Whether a file begins like one of HDF5."""
-    with path.open("rb") as file:
-        return file.read(len(SIGNATURE)) == SIGNATURE
-
-
 @contextmanager
-def reading(path: Path, remedy: str, source: io.IOBase | None = None) -> Iterator[h5py.File]:
-    """A file, open for reading.
+def reading(path: Path, advice: str, source: io.IOBase | None = None) -> Iterator[h5py.File]:
+    """An existing file, open for reading.
 
     Args:
         path: The file.
-        remedy: What to do about a damaged one.
-        source: Where its content is to be read from, instead of the path.
+        advice: What to do if the file has another format.
+        source: Stream with the content of the file, to be read instead of the path.
 
     Raises:
+        ValueError: if it is not an HDF5 file.
         OSError: if it is damaged.
     """
+    with path.open("rb") as start:
+        if start.read(len(SIGNATURE)) != SIGNATURE:
+            raise ValueError(f"{path} is not an HDF5 file; {advice}.")
     try:
         with open_file(path if source is None else source, "r") as file:
             yield file
     except (OSError, RuntimeError, KeyError) as error:
         reason = str(error).strip("'\"").partition(", filename")[0]
-        raise OSError(f"{path} is cut off or damaged ({reason}); {remedy}.") from error
+        raise OSError(
+            f"{path} is cut off or damaged ({reason}); copy it again from where it came, or remove it and "
+            "make it again."
+        ) from error
 
 
-def check_version(path: Path, what: str, found: Any, version: int, remedy: str) -> None:
+def check_version(path: Path, file: h5py.File, kind: str, version: int) -> None:
     """Refuse a file of another version of its kind."""
+    found = file["knotflow"].attrs.get(kind)
     if found != version:
         raise ValueError(
-            f"{path} is {what} of version {found}, but this knotflow {__version__} reads version {version}; "
-            f"upgrade knotflow, or {remedy}."
+            f"{path} is of version {found}, but this knotflow {__version__} reads version {version}; upgrade "
+            "knotflow, or make the file again."
         )

@@ -1,4 +1,4 @@
-"""From frames of other programs to a trajectory file: checked, numbered, with energies and forces."""
+"""Import of other programs' frames into a trajectory file: checked, numbered, with energies and forces."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
 from knotflow.storage.trajectory import Frames
 
 ATOMS_AT_ONCE: Final = 50_000
-"""Atoms of all frames in a piece: bounds memory, and the time between two progress reports."""
+"""Atoms in all frames of a piece: limits memory and the time between progress reports."""
 
 SAMPLES: Final = 100
-"""Frames, spread over all of them, whose given energies and forces are compared with our own."""
+"""Number of frames, spread evenly, whose given energies and forces are compared with our own."""
 
 ENERGY_TOLERANCE: Final = 0.5
 FORCE_TOLERANCE: Final = 1e-3
-"""In kJ/mol, and relative to the root mean square of the forces: positions rounded to float32 change the
+"""In kJ/mol, and relative to the root mean square of the forces. Rounding positions to float32 changes the
 energy of a peptide by some 1e-3 kJ/mol and its forces by 1e-5; another force field, unit or order of atoms
-changes both by far more than this."""
+changes both far more."""
 
 
 def total_frames(sources: Sequence[Path]) -> int | None:
-    """Number of frames in all files; None if it takes reading them to know."""
+    """Number of frames in all files; None if it is unknown before they are read."""
     counts = [count_frames(path) for path in sources]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -48,36 +48,35 @@ def convert(
     provenance: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda read: None,
 ) -> int:
-    """Write the frames of other programs into a trajectory file, which appears when it is complete.
+    """Write other programs' frames into a trajectory file, which appears when it is complete.
 
-    Every file becomes a replica, or several if it numbers its segments. Energies and forces are computed
-    where they are missing; of those given, a sample is checked.
+    Every file becomes a replica, or several if it numbers its segments. Missing energies and forces are
+    computed; a sample of given ones is checked.
 
     Args:
-        sources: Files, as `read_frames` wants them.
+        sources: Files in the formats of `read_frames`.
         system: The molecule.
-        energy: Of this molecule.
+        energy: Its energy.
         out: The new file, which must not exist.
-        topology: Names and elements of the atoms, for formats without.
-        stride: Of every segment, keep frames 0, ``stride``, ``2 * stride`` ...
-        provenance: To be stored in the file.
+        topology: File with names and elements of the atoms, for formats without them.
+        stride: Keep frames 0, ``stride``, ``2 * stride`` ... of every segment.
+        provenance: How the frames were made; stored in the file.
         progress: Called with the number of frames read so far.
 
     Returns:
-        How many frames were kept.
+        Number of frames kept.
 
     Raises:
-        ValueError: if frames are damaged, or not of this molecule and force field.
+        ValueError: if frames are damaged, or do not belong to this molecule and force field.
         OSError: if a file is missing or ``out`` exists.
     """
     if stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}.")
-    if out.exists():
-        raise FileExistsError(f"{out} exists already; remove it or choose another name.")
+    trajectory.check_new(out)
     part = out.with_name(f".{out.name}.part")
     notes = {**(provenance or {}), "sources": [str(path) for path in sources], "stride": stride}
     with only_writer(out):
-        part.unlink(missing_ok=True)  # of an import that was killed
+        part.unlink(missing_ok=True)  # left by an import that was killed
         try:
             trajectory.create(part, system, notes)
             n_frames = 0
@@ -98,7 +97,7 @@ def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
     except OSError as error:
         reason = getattr(error.__cause__, "strerror", None) or error
         raise OSError(
-            f"{out} could not be written ({reason}) and is not there; free some space, then run the same "
+            f"{out} could not be written ({reason}) and was not created; free some space, then run the same "
             "command again."
         ) from error
 
@@ -111,7 +110,7 @@ def _checked(
     stride: int,
     progress: Callable[[int], None],
 ) -> Iterator[Frames]:
-    """All frames to be kept, in pieces, complete and numbered."""
+    """All frames to keep, in pieces, complete and numbered."""
     check_every = max(1, (total_frames(sources) or 0) // (stride * SAMPLES))
     rows_at_once = max(16, ATOMS_AT_ONCE // system.n_atoms)
     seen: Counter[int] = Counter()
@@ -127,7 +126,7 @@ def _checked(
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
-                time = number[keep] if kept.time is None else kept.time  # without a clock, 1 ps a frame
+                time = number[keep] if kept.time is None else kept.time  # 1 ps per frame if unknown
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
             n_kept += len(kept)
             n_read += len(found)
@@ -135,7 +134,7 @@ def _checked(
 
 
 def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[np.int64]:
-    """The number of each frame within its replica; ``seen`` counts the frames of each replica so far."""
+    """Number of each frame within its replica; ``seen`` counts the frames of each replica so far."""
     number = np.empty_like(replica)
     for which in np.unique(replica).tolist():
         rows = np.flatnonzero(replica == which)
@@ -148,48 +147,38 @@ def _energies_and_forces(
     path: Path, found: RawFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours."""
-    energies, forces = found.energies, found.forces
-    for name, values in (("energies", energies), ("forces", forces)):
-        if values is not None:
-            _check_finite(path, found, name, values)
-    some = found if energies is None or forces is None else found[sample]
+    _check_finite(path, found, energies=found.energies, forces=found.forces)
+    some = found if found.energies is None or found.forces is None else found[sample]
     u, f = energy.energy_and_force(torch.from_numpy(some.positions.astype(np.float64)))
-    our_energies, our_forces = u.numpy() * system.kT, f.numpy() * system.kT
-    _check_finite(path, some, "energies", our_energies)
-    _check_finite(path, some, "forces", our_forces)
-    if energies is not None:
-        _check_energies(path, some.row, some.energies, our_energies)
-    if forces is not None:
-        _check_forces(path, some.row, some.forces, our_forces)
-    return our_energies if energies is None else energies, our_forces if forces is None else forces
-
-
-def _check_energies(path: Path, row: NDArray[Any], theirs: Any, ours: NDArray[np.float64]) -> None:
-    wrong = np.flatnonzero(np.abs(theirs - ours) > ENERGY_TOLERANCE)
-    if len(wrong):
-        i = wrong[0]
-        what = f"the energy {theirs[i]:.6g} kJ/mol, but ours is {ours[i]:.6g} kJ/mol"
-        raise _mismatch(path, row[i], what)
-
-
-def _check_forces(path: Path, row: NDArray[Any], theirs: Any, ours: NDArray[np.float64]) -> None:
-    error = np.sqrt(((theirs - ours) ** 2).mean((1, 2)) / (ours**2).mean((1, 2)))
-    wrong = np.flatnonzero(error > FORCE_TOLERANCE)
-    if len(wrong):
-        i = wrong[0]
-        raise _mismatch(path, row[i], f"forces that differ from ours by {100 * error[i]:.2g} %")
-
-
-def _mismatch(path: Path, row: int, what: str) -> ValueError:
-    return ValueError(
-        f"{path}: frame {row} has {what}; check molecule, force field, solvent, units (kJ/mol, nm) and the "
-        "order of the atoms, or leave energies and forces out to have them computed."
+    energies, forces = u.numpy() * system.kT, f.numpy() * system.kT
+    _check_finite(path, some, energies=energies, forces=forces)
+    for i, difference in _differences(some, energies, forces):
+        raise ValueError(
+            f"{path}: frame {some.row[i]} has {difference}; check molecule, force field, solvent, units "
+            "(kJ/mol, nm) and the order of the atoms, or leave out energies and forces to have them computed."
+        )
+    return (
+        energies if found.energies is None else found.energies,
+        forces if found.forces is None else found.forces,
     )
 
 
+def _differences(
+    found: RawFrames, energies: NDArray[Any], forces: NDArray[Any]
+) -> Iterator[tuple[np.intp, str]]:
+    """Frames whose given energy or forces differ from ours, and how."""
+    if found.energies is not None:
+        for i in np.flatnonzero(np.abs(found.energies - energies) > ENERGY_TOLERANCE):
+            yield i, f"the energy {found.energies[i]:.6g} kJ/mol, but ours is {energies[i]:.6g} kJ/mol"
+    if found.forces is not None:
+        error = np.sqrt(((found.forces - forces) ** 2).mean((1, 2)) / (forces**2).mean((1, 2)))
+        for i in np.flatnonzero(error > FORCE_TOLERANCE):
+            yield i, f"forces that differ from ours by {100 * error[i]:.2g} %"
+
+
 def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> None:
-    """Refuse positions that are no numbers, and bonds of lengths that bonds do not have."""
-    _check_finite(path, found, "positions", found.positions)
+    """Refuse positions that are not finite, and impossible bond lengths."""
+    _check_finite(path, found, positions=found.positions)
     i, j = np.array(system.bonds).T
     usual = np.linalg.norm(system.positions[i] - system.positions[j], axis=-1)
     length = np.linalg.norm(found.positions[:, i] - found.positions[:, j], axis=-1)
@@ -212,10 +201,10 @@ def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> No
     )
 
 
-def _check_finite(path: Path, found: RawFrames, name: str, values: NDArray[Any]) -> None:
-    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
-    if len(wrong):
-        raise ValueError(
-            f"{path}: frame {found.row[wrong[0]]} has {name} that are no finite numbers; leave such frames "
-            "out."
-        )
+def _check_finite(path: Path, found: RawFrames, **columns: NDArray[Any] | None) -> None:
+    for name, values in columns.items():
+        if values is not None and not np.isfinite(values).all():
+            i = np.isfinite(values).reshape(len(values), -1).all(1).argmin()
+            raise ValueError(
+                f"{path}: frame {found.row[i]} has {name} that are not finite numbers; leave out such frames."
+            )

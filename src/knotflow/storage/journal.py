@@ -1,13 +1,13 @@
-"""Files that change all at once: a change cut short by a kill or a full disk never happened.
+"""Atomic changes of files: a change interrupted by a kill or a full disk never happened.
 
-A library that edits a file in place (HDF5, say) leaves ruins when it is killed half-way. Here it works on an
-`Overlay` instead: the file as it is on disk, and all writes in memory. `Overlay.commit` then does them in an
+A library that edits a file in place, such as HDF5, leaves it damaged if it is killed half-way. Here it works
+on an `Overlay` instead: the file on disk, with all writes in memory. `Overlay.commit` then writes them in an
 order that is safe at every moment:
 
-1. New bytes go behind the end of the file, where nothing refers to them yet.
-2. Bytes to be changed inside the file go to a journal beside it, which appears when it is complete.
-3. They are changed, and the journal is removed. A journal that is still there tells that the program was
-   killed in this step: it is done again (`settle`), or readers see the file as if it had been (`pending`).
+1. New bytes are appended to the file, where nothing refers to them yet.
+2. Bytes to be changed inside the file are written to a journal next to it, which appears when complete.
+3. They are changed, and the journal is removed. A journal that is still there means that the program was
+   killed in this step: it is repeated (`settle`), or readers see the file as if it had been (`pending`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class Overlay(io.RawIOBase):
-    """A file as it would be after writes that are kept in memory.
+    """A file with writes that are kept in memory.
 
     Args:
         path: The file; it is only read.
-        patches: Bytes that differ from those on disk, as ``(offset, bytes)``; later ones lie above.
+        patches: Bytes that differ from those on disk, as ``(offset, bytes)``; later ones win.
         size: Size of the file with these patches, by default as on disk.
     """
 
@@ -52,17 +52,8 @@ class Overlay(io.RawIOBase):
 
     @property
     def bytes_changed(self) -> int:
-        """How many bytes a commit has to write."""
+        """Number of bytes that a commit has to write."""
         return sum(len(data) for _, data in self._patches)
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def close(self) -> None:
         if not self.closed:
@@ -108,11 +99,11 @@ class Overlay(io.RawIOBase):
         return self._size
 
     def commit(self) -> None:
-        """Make the writes on disk: all of them, or none if an error stops it.
+        """Carry out the writes on disk: all of them, or none if an error occurs.
 
         Raises:
-            OSError: if there is not enough space, or the disk fails. The file is as before, or, if only the
-                last step failed, the next `settle` does it again.
+            OSError: if there is not enough space, or the disk fails. The file is unchanged or, if only the
+                last step failed, the next `settle` repeats it.
         """
         beyond = [patch for patch in self._patches if patch[0] >= self._disk_size]
         inside = [patch for patch in self._patches if patch[0] < self._disk_size]
@@ -129,28 +120,28 @@ class Overlay(io.RawIOBase):
 
 
 def pending(path: Path) -> Overlay | None:
-    """The file as it will be when a commit that was interrupted, or still runs, is done; None without one."""
+    """The file as it will be after a commit that was interrupted or is still running; None without one."""
     journal = _read_journal(path)
     return None if journal is None else Overlay(path, *journal)
 
 
 def settle(path: Path) -> None:
-    """Finish a commit that was interrupted, if there is one; call it only where no one else may write."""
+    """Finish an interrupted commit, if there is one; call it only while no one else can write."""
     journal = _read_journal(path)
     if journal is not None:
         _overwrite(path, *journal)
         now = time.time_ns()
-        os.utime(path, ns=(now, now))  # for `state`: many systems let their own clock tick every 4 ms only
+        os.utime(path, ns=(now, now))  # for `state`: the clock of many file systems ticks only every 4 ms
         _journal(path).unlink()
 
 
 def forget(path: Path) -> None:
-    """Remove what an earlier file of that name left behind."""
+    """Remove the journal that an earlier file of that name left behind."""
     _journal(path).unlink(missing_ok=True)
 
 
 def state(path: Path) -> tuple[int, ...]:
-    """Numbers that change whenever the file does: equal before and after a read, the read saw one state."""
+    """Numbers that change whenever the file does: a read is consistent if they stay the same."""
     seen = path.stat()
     try:
         journal = _journal(path).stat().st_mtime_ns
@@ -161,7 +152,7 @@ def state(path: Path) -> tuple[int, ...]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the block: C libraries do not survive it in their callbacks."""
+    """Delay Ctrl-C until the end of the block: C libraries do not survive it in their callbacks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -199,15 +190,15 @@ def _read_journal(path: Path) -> tuple[list[tuple[int, bytes]], int] | None:
     head = json.loads(line)
     if path.stat().st_size < head["size"]:
         raise OSError(
-            f"{path} was cut off, or is not the file that {_journal(path)} belongs to; copy both again from "
-            "where they came, or remove the latter."
+            f"{path} was cut off, or is not the file that {_journal(path)} belongs to; copy both files again "
+            "from where they came, or remove the journal."
         )
     stream = io.BytesIO(body)
     return [(offset, stream.read(length)) for offset, length in head["patches"]], head["size"]
 
 
 def _overwrite(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
-    """Write patches into a file, give it a size, and wait until this is on disk."""
+    """Write patches into a file, set its size, and wait until this is on disk."""
     with path.open("r+b", buffering=0) as file:
         for offset, data in patches:
             _write_all(file, offset, data)
@@ -218,12 +209,12 @@ def _overwrite(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
 def _write_all(file: BinaryIO, offset: int, data: bytes) -> None:
     file.seek(offset)
     rest = memoryview(data)
-    while rest:  # unbuffered files may take a part
+    while rest:  # an unbuffered file may write only a part
         rest = rest[file.write(rest) :]
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive a power cut, where systems can."""
+    """Make a new name in a folder survive a power cut, where the system supports it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,9 +1,10 @@
-"""Energies, torsions and bonds of a whole trajectory: a few numbers of each frame, read in pieces."""
+"""Energies, torsions and bonds of a whole trajectory: a few numbers per frame, read piece by piece."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Observables:
-    """Columns of a trajectory with a row for each frame."""
+    """Columns of a trajectory with one row per frame."""
 
     energy: Floats
     """Reduced potential energy in kT, shape ``(n,)``."""
     replica: NDArray[np.int32]
-    """Which of the independent simulations."""
+    """Number of the independent simulation."""
     frame: NDArray[np.int64]
     """Number of the frame within its replica."""
     torsions: dict[str, Floats]
@@ -38,30 +39,25 @@ def read_observables(path: str | Path, *, bonds: bool = False) -> Observables:
         bonds: Whether to read the lengths of all bonds as well.
 
     Raises:
-        ValueError: if the file holds no frames.
+        ValueError: if the file has no frames.
     """
     system = trajectory.open_info(path).system
-    pairs = system.bonds if bonds else []
-    columns: dict[str, list[Floats]] = {}
-    replicas, numbers = [], []
+    pieces = []
     for frames in trajectory.pieces(path):
         x = frames.positions
-        piece = {"energy": frames.energies / system.kT}
-        piece |= {f"torsions {residue}": both for residue, both in backbone_torsions(system, x).items()}
-        piece |= {
-            f"bonds {i}-{j}": np.linalg.norm(x[:, i].astype(np.float64) - x[:, j], axis=-1) for i, j in pairs
+        lengths = {
+            f"{i}-{j}": np.linalg.norm(x[:, i].astype(np.float64) - x[:, j], axis=-1)
+            for i, j in (system.bonds if bonds else [])
         }
-        for name, values in piece.items():
-            columns.setdefault(name, []).append(values)
-        replicas.append(frames.replica)
-        numbers.append(frames.frame)
-    if not replicas:
-        raise ValueError(f"{path} holds no frames yet; wait until there are some.")
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+        energy, torsions = frames.energies / system.kT, backbone_torsions(system, x)
+        pieces.append(Observables(energy, frames.replica, frames.frame, torsions, lengths))
+    if not pieces:
+        raise ValueError(f"{path} has no frames yet; wait until there are some.")
 
-    def of(kind: str) -> dict[str, Floats]:
-        return {name.partition(" ")[2]: part for name, part in joined.items() if name.startswith(f"{kind} ")}
+    def joined(name: str) -> Any:
+        parts = [getattr(piece, name) for piece in pieces]
+        if isinstance(parts[0], dict):
+            return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        return np.concatenate(parts)
 
-    return Observables(
-        joined["energy"], np.concatenate(replicas), np.concatenate(numbers), of("torsions"), of("bonds")
-    )
+    return Observables(*(joined(field.name) for field in fields(Observables)))

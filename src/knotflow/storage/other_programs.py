@@ -1,4 +1,4 @@
-"""Frames made by other programs: any trajectory that mdtraj reads, or arrays in an ``.npz`` file."""
+"""Frames made by other programs: any format that mdtraj reads, or arrays in an ``.npz`` file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RawFrames:
-    """Frames as they were found, in the units of our files; times, energies and forces may be missing.
+    """Frames of a file, in the units of our own files; times, energies and forces may be missing.
 
     Args:
         row: Number of the frame in its file, shape ``(n,)``.
-        segment: Which trajectory of the file the frame belongs to, shape ``(n,)``.
+        segment: Number of the trajectory within the file, shape ``(n,)``.
         positions: In nm, shape ``(n, atoms, 3)``.
         time: In ps, shape ``(n,)``.
         energies: In kJ/mol, shape ``(n,)``.
@@ -52,7 +52,7 @@ class RawFrames:
 
 
 def count_frames(path: Path) -> int | None:
-    """Number of frames in a file; None if it takes reading it to know."""
+    """Number of frames in a file; None if it is unknown before the file is read."""
     if path.suffix == ".npz":
         with _npz_arrays(path) as arrays:
             return arrays["positions"].shape[0]
@@ -61,7 +61,7 @@ def count_frames(path: Path) -> int | None:
     try:
         with mdtraj.open(str(path)) as file:
             return len(file)
-    except Exception:  # not every format knows; a damaged file is explained when it is read
+    except Exception:  # not every format knows it; errors of a damaged file are raised when it is read
         return None
 
 
@@ -69,16 +69,16 @@ def read_frames(path: Path, system: MolecularSystem, topology: Path | None, rows
     """All frames of a file, at most ``rows`` at a time.
 
     Args:
-        path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and perhaps ``forces`` in
+        path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and optionally ``forces`` in
             kJ/mol/nm, ``energies`` in kJ/mol, ``time`` in ps and ``segment`` (whole numbers, one for each
-            independent trajectory); or what mdtraj reads.
-        system: The molecule: atoms must be in its order.
-        topology: File with names and elements of the atoms, for formats without; by default the atoms are
-            taken to be those of the molecule.
-        rows: How many frames at a time.
+            independent trajectory); or any format that mdtraj reads.
+        system: The molecule; the atoms in the file must be in its order.
+        topology: File with names and elements of the atoms, for formats without them; by default they are
+            those of the molecule.
+        rows: Largest number of frames at a time.
 
     Raises:
-        ValueError: if the file cannot be read or is not of this molecule.
+        ValueError: if the file cannot be read or belongs to another molecule.
         OSError: if it is missing.
     """
     if not path.is_file():
@@ -101,23 +101,15 @@ def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFra
                 found = {name: array.read(n) for name, array in arrays.items()}
             except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
                 raise _unreadable(path, error, "as an .npz file") from None
-            row = np.arange(start, start + n)
-            segment = found.get("segment", np.zeros(n)).astype(np.int64)
+            segment = found.setdefault("segment", np.zeros(n, dtype=np.int64))
             if segment.min() < 0 or segment.max() > np.iinfo(np.int32).max:
                 raise ValueError(f"{path}: segment must hold numbers from 0 to 2^31 - 1, got others.")
-            yield RawFrames(
-                row=row,
-                segment=segment,
-                positions=found["positions"],
-                time=found.get("time"),
-                energies=found.get("energies"),
-                forces=found.get("forces"),
-            )
+            yield RawFrames(row=np.arange(start, start + n), **found | {"segment": segment.astype(np.int64)})
 
 
 @dataclass(frozen=True)
 class _NpzArray:
-    """One array of an ``.npz`` file, read row by row."""
+    """An array in an ``.npz`` file, read some rows at a time."""
 
     stream: IO[bytes]
     shape: tuple[int, ...]
@@ -131,7 +123,7 @@ class _NpzArray:
 
 @contextmanager
 def _npz_arrays(path: Path) -> Iterator[dict[str, _NpzArray]]:
-    """The arrays of an ``.npz`` file that we know; `numpy.load` would read each of them as a whole."""
+    """The arrays of an ``.npz`` file by known names; `numpy.load` would read each of them as a whole."""
     with ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
@@ -139,15 +131,13 @@ def _npz_arrays(path: Path) -> Iterator[dict[str, _NpzArray]]:
             for name in ("positions", "forces", "energies", "time", "segment"):
                 if f"{name}.npy" in archive.namelist():
                     stream = stack.enter_context(archive.open(f"{name}.npy"))
-                    header = {
-                        (1, 0): np.lib.format.read_array_header_1_0,
-                        (2, 0): np.lib.format.read_array_header_2_0,
-                    }[np.lib.format.read_magic(stream)]
-                    shape, by_columns, dtype = header(stream)
+                    major, minor = np.lib.format.read_magic(stream)
+                    read_header = getattr(np.lib.format, f"read_array_header_{major}_{minor}")
+                    shape, by_columns, dtype = read_header(stream)
                     if by_columns or dtype.hasobject:
                         raise ValueError(f"{name} must be an array of plain numbers in C order")
                     arrays[name] = _NpzArray(stream, shape, dtype)
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, AttributeError, ValueError) as error:
             raise _unreadable(path, error, "as an .npz file") from None
         if "positions" not in arrays:
             raise ValueError(
@@ -177,13 +167,13 @@ def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[Raw
         import mdtraj
     if path.suffix in (".h5", ".hdf5"):
         _check_not_ours(path)
-    # Formats that know their atoms do not look at this topology.
+    # Formats that store their atoms ignore this topology.
     pieces = mdtraj.iterload(str(path), chunk=rows, top=system.topology)
     start = 0
     while True:
         try:
             piece = next(pieces, None)
-        except Exception as error:  # mdtraj raises whatever it stumbles upon
+        except Exception as error:  # mdtraj raises errors of many types
             kind = f"as a trajectory of the {system.n_atoms} atoms of {system.name}"
             raise _unreadable(path, error, kind) from None
         if piece is None:
@@ -196,7 +186,7 @@ def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[Raw
 
 
 def _check_not_ours(path: Path) -> None:
-    """Refuse our own files: mdtraj would make one replica of all."""
+    """Refuse our own files: mdtraj would join all their replicas into one."""
     try:
         trajectory.open_info(path)
     except ValueError:
@@ -211,15 +201,15 @@ def _read_topology(path: Path) -> mdtraj.Topology:
         raise FileNotFoundError(f"there is no topology {path}.")
     try:
         return mdtraj.load_topology(str(path))
-    except Exception as error:  # mdtraj raises whatever it stumbles upon
+    except Exception as error:  # mdtraj raises errors of many types
         raise _unreadable(path, error, "as a topology") from None
 
 
 def _check_atoms(path: Path, found: mdtraj.Topology, system: MolecularSystem) -> None:
     """Refuse atoms in another order.
 
-    Names follow several conventions, so one that the molecule does not know is no reason to refuse, but an
-    element that differs is, and a name that belongs to another atom of the residue.
+    Names follow several conventions, so an unknown name is accepted. A different element is refused, and so
+    is the name of another atom of the residue.
     """
     if found.n_atoms != system.n_atoms:
         raise ValueError(
@@ -233,13 +223,13 @@ def _check_atoms(path: Path, found: mdtraj.Topology, system: MolecularSystem) ->
         if exchanged or element != ours.element.symbol:
             raise ValueError(
                 f"atom {ours.index} (from 0) is {theirs.name} ({element}) of {theirs.residue} in {path}, but "
-                f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}; bring the atoms "
-                "into the same order."
+                f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}; put the atoms into "
+                "the same order."
             )
 
 
 def _check_no_cell(path: Path, piece: mdtraj.Trajectory) -> None:
-    """Refuse a periodic box, unless it is only what a format wants to have there."""
+    """Refuse a periodic box, unless it is only a placeholder of the format."""
     lengths = piece.unitcell_lengths
     if lengths is not None and (lengths > PLACEHOLDER_CELL).any():
         raise ValueError(

@@ -1,12 +1,14 @@
-"""Structures as a PDB file of many models, without other packages.
+"""PDB files of many models, written without other packages.
 
-Columns are those of version 3.3 of the format. Numbers that outgrow their columns start again from zero.
+Columns follow version 3.3 of the format. Numbers too large for their columns start again from zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, Final
 
 import numpy as np
@@ -15,15 +17,15 @@ from numpy.typing import NDArray
 ANGSTROM: Final = 0.1
 """In nm."""
 REACH: Final = 99.9
-"""In nm: how far from the origin eight columns with three decimals go, to either side."""
+"""In nm: the largest coordinate that fits into eight columns with three decimals."""
 
 
 class PdbFile:
-    """A PDB file that grows, a model for each structure; bonds come at its end.
+    """A growing PDB file with one model per structure and the bonds at its end.
 
     Args:
         path: The file; replaced if it exists.
-        topology: Chains, residues, atoms and bonds as `MolecularSystem.plain` describes them.
+        topology: Chains, residues, atoms and bonds, as in `MolecularSystem.plain`.
     """
 
     def __init__(self, path: Path, topology: Mapping[str, Any]) -> None:
@@ -36,11 +38,11 @@ class PdbFile:
         """Add structures (n, atoms, 3) in nm.
 
         Raises:
-            ValueError: if an atom is farther out than the columns reach.
+            ValueError: if a coordinate does not fit into its columns.
         """
         if not (np.abs(positions) < REACH).all():
             raise ValueError(
-                f"a PDB file holds positions within {REACH} nm of the origin, got "
+                f"positions in a PDB file must be within {REACH} nm of the origin, got "
                 f"{np.abs(positions).max():g} nm; use .h5, .xtc or .dcd."
             )
         for frame in positions / np.float32(ANGSTROM):
@@ -49,20 +51,20 @@ class PdbFile:
             self._file.write(self._model % tuple(frame.ravel().tolist()))
 
     def close(self) -> None:
-        """Write the bonds and close the file; more than once does no harm."""
+        """Write the bonds and close the file; further calls do nothing."""
         if not self._file.closed:
             self._file.write(self._connections + "END\n")
             self._file.close()
 
 
 def _model_lines(topology: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a model, with places for the positions in Å."""
+    """Lines of a model, with placeholders for the positions in Å."""
     number = 0
-    for chain, letter in zip(topology["chains"], _letters(), strict=False):
+    for chain, letter in zip(topology["chains"], cycle(ascii_uppercase), strict=False):
         for residue in chain["residues"]:
             for atom in residue["atoms"]:
                 number += 1
-                # Names of up to three letters start in the second column, but for elements of two letters.
+                # Names of up to three letters start in the second column, except for two-letter elements.
                 name = atom["name"][:4]
                 name = f"{name:<4}" if len(name) == 4 or len(atom["element"]) == 2 else f" {name:<3}"
                 yield (
@@ -74,14 +76,8 @@ def _model_lines(topology: Mapping[str, Any]) -> Iterator[str]:
     yield "ENDMDL\n"
 
 
-def _letters() -> Iterator[str]:
-    """Of the chains: A to Z, again and again."""
-    while True:
-        yield from "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
 def _connection_lines(bonds: Any) -> Iterator[str]:
-    """Bonds, up to four partners a line."""
+    """Bonds, with up to four partners per line."""
     partners: dict[int, list[int]] = {}
     for i, j in bonds:
         partners.setdefault(int(i), []).append(int(j))

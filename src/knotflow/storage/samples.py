@@ -1,4 +1,4 @@
-r"""Files of samples of a model: positions, log-densities, and perhaps energies and weights.
+r"""Sample files: positions and log-densities drawn from a model, and optionally energies and weights.
 
 An HDF5 file has MDTraj's layout (conventions "Pande" 1.1), so ``mdtraj.load("samples.h5")`` reads it:
 
@@ -8,15 +8,15 @@ An HDF5 file has MDTraj's layout (conventions "Pande" 1.1), so ``mdtraj.load("sa
 | ``logProbability`` | (samples,) float64 | $\log p(x)$, rotations and translations integrated out; x in nm |
 | ``potentialEnergy`` | (samples,) float64 | kJ/mol; only with weights |
 | ``logWeight`` | (samples,) float64 | $-U(x)/kT - \log p(x)$; only with weights |
-| ``topology`` | (1,) | JSON, as MDTraj wants it |
-| ``knotflow/system`` | bytes | the molecule, as `MolecularSystem.plain` describes it |
+| ``topology`` | (1,) | JSON, as MDTraj expects it |
+| ``knotflow/system`` | bytes | the molecule, as in `MolecularSystem.plain` |
 | ``knotflow/provenance`` | bytes | JSON: how the samples were drawn |
 
 XTC, DCD and PDB files hold positions only; the other columns go to a table of the same name, ``.csv``.
-Samples are laid over the structure of the molecule, which changes neither densities nor energies.
+Samples are superposed on the structure of the molecule, which changes neither densities nor energies.
 
-Log-densities and energies are those of the positions before they were rounded: to float32 here, to 0.001 nm
-in XTC files, to 0.001 Å in PDB files.
+Log-densities and energies belong to the positions before rounding: to float32 here, to 0.001 nm in XTC
+files, to 0.001 Å in PDB files.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ NUMBERS: Final = (
     Column("potentialEnergy", np.float64, "kilojoules_per_mole"),
     Column("logWeight", np.float64, "dimensionless"),
 )
-"""Columns of a file beside the positions; without weights only the first."""
+"""Columns of a file besides the positions; without weights only the first."""
 Columns = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What an HDF5 file of samples holds, in the units of the file."""
+    """Contents of an HDF5 sample file, in its units."""
 
     positions: NDArray[np.float32]
     """In nm, shape ``(n, atoms, 3)``."""
@@ -69,7 +69,7 @@ class Samples:
     log_weights: NDArray[np.float64] | None
     """Logarithms of the weights for the Boltzmann distribution, shape ``(n,)``; None if there are none."""
     molecule: dict[str, Any]
-    """What `MolecularSystem.parse` takes."""
+    """The molecule, for `MolecularSystem.parse`."""
     provenance: dict[str, Any]
 
     def __len__(self) -> int:
@@ -82,33 +82,28 @@ class Samples:
 
 
 class SampleWriter:
-    """Writes samples piece by piece into a file that has its name only when it is complete.
+    """Writes samples piece by piece into a file that appears when it is complete.
 
-    Use it in a ``with`` block and call `complete` at its end. Without that, nothing is left behind.
+    Use it in a ``with`` block and call `complete` at its end. Otherwise nothing is left behind.
 
     Args:
-        path: The file; its ending chooses the format: ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``.
-        molecule: The molecule as `MolecularSystem.plain` describes it; OpenMM is not needed.
+        path: The file; its suffix chooses the format: ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``.
+        molecule: The molecule, as returned by `MolecularSystem.plain`; OpenMM is not needed.
         weights: Whether energies will be given.
-        overwrite: Whether files that exist may be replaced.
+        overwrite: Whether existing files may be replaced.
 
     Raises:
-        FileExistsError: if the file, or its table, exists and may not be replaced.
-        ValueError: if the ending is another.
+        FileExistsError: if the file or its table exists and may not be replaced.
+        ValueError: if the suffix is unknown.
         OSError: if another process writes the same file.
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        molecule: Mapping[str, Any],
-        *,
-        weights: bool = False,
-        overwrite: bool = False,
+        self, path: str | Path, molecule: Mapping[str, Any], *, weights: bool = False, overwrite: bool = False
     ) -> None:
         self.path = Path(path)
         self.paths = output_files(self.path)
-        """The files that will be written, the one with the positions first."""
+        """The files to be written, the one with the positions first."""
         check_free(self.path, overwrite=overwrite)
         self.weights = weights
         self._kT = thermal_energy(molecule["temperature"])
@@ -122,7 +117,7 @@ class SampleWriter:
         with ExitStack() as stack:
             stack.enter_context(only_writer(self.path))
             stack.callback(self._remove_parts)
-            self._remove_parts()  # of a process that was killed
+            self._remove_parts()  # left by a process that was killed
             columns = NUMBERS if self.weights else NUMBERS[:1]
             kind = _Hdf5 if len(self._parts) == 1 else _WithTable
             self._file: _Hdf5 | _WithTable = kind(self._parts, self._molecule, columns)
@@ -139,10 +134,10 @@ class SampleWriter:
         Args:
             x: Positions in nm, shape ``(n, atoms, 3)``.
             log_prob: Log-densities, shape ``(n,)``.
-            energy: Reduced energies, shape ``(n,)``; exactly if the file has weights.
+            energy: Reduced energies, shape ``(n,)``, if and only if the file has weights.
         """
         if (energy is not None) != self.weights:
-            raise ValueError("a file of samples has energies for all of its samples, or for none.")
+            raise ValueError("a sample file has energies for all of its samples, or for none.")
         y = x.detach().cpu().double()
         y = superposed(y, self._reference.expand(len(y), -1, -1)).float()
         columns = {"logProbability": _plain(log_prob)}
@@ -161,16 +156,17 @@ class SampleWriter:
             raise self._failed(error) from error
 
     def complete(self, provenance: Mapping[str, Any]) -> None:
-        """Finish the file and give it its name; ``provenance`` is anything JSON can hold."""
+        """Finish the file and give it its name; ``provenance`` says how it was made, as JSON values."""
         try:
-            self._file.note({**provenance, "knotflow": __version__})
+            if isinstance(self._file, _Hdf5):  # other formats have no place for it
+                self._file.note({**provenance, "knotflow": __version__})
             self._file.close()
             for part in self._parts:
                 with part.open("r+b") as file:
                     os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:
             raise self._failed(error) from error
-        # Positions last, and no old ones beside a new table: positions that are there fit the table.
+        # Positions last, and no old ones next to a new table: existing positions always match the table.
         if len(self.paths) > 1:
             self.path.unlink(missing_ok=True)
         for part, path in zip(reversed(self._parts), reversed(self.paths), strict=True):
@@ -189,10 +185,10 @@ class SampleWriter:
 
 
 def output_files(path: Path) -> list[Path]:
-    """The files that samples go to: the one with the positions, and for some formats a table.
+    """The files for samples: the one with the positions and, for some formats, a table.
 
     Raises:
-        ValueError: if the ending is not known.
+        ValueError: if the suffix is unknown.
     """
     if path.suffix == ".h5":
         return [path]
@@ -202,7 +198,7 @@ def output_files(path: Path) -> list[Path]:
 
 
 def check_free(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse to write samples where files or folders are, unless files may be replaced."""
+    """Refuse to write samples over folders, and over files unless they may be replaced."""
     for file in output_files(path):
         if file.is_dir():
             raise IsADirectoryError(f"samples go to a file, but {file} is a folder; choose another name.")
@@ -213,29 +209,26 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
 
 
 def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
-    """Samples of an HDF5 file that `SampleWriter` wrote; OpenMM is not needed.
+    """Read an HDF5 file that `SampleWriter` wrote; OpenMM is not needed.
 
     Args:
         path: The file.
-        rows: Which of them, all by default; steps must be positive.
+        rows: Samples to read, all by default; the step must be positive.
 
     Raises:
-        ValueError: if it is another file.
+        ValueError: if it is another kind of file.
         OSError: if it is missing or damaged.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; make one with `knotflow sample`.")
-    if not hdf5.is_hdf5(path):
-        raise ValueError(f"{path} is not an HDF5 file; samples in other formats are read by mdtraj.load.")
-    with hdf5.reading(path, "draw the samples again") as file:
+    with hdf5.reading(path, "samples in other formats are read by mdtraj.load") as file:
         if "knotflow" not in file or "samples" not in file["knotflow"].attrs:
             raise ValueError(
                 f"{path} holds no samples of knotflow; trajectories are read by "
                 "knotflow.storage.trajectory.read."
             )
-        found = file["knotflow"].attrs["samples"]
-        hdf5.check_version(path, "a file of samples", found, VERSION, "draw the samples again")
+        hdf5.check_version(path, file, "samples", VERSION)
         return Samples(
             positions=file["coordinates"][rows],
             log_prob=file["logProbability"][rows],
@@ -247,7 +240,7 @@ def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
 
 
 class _Hdf5:
-    """All in one file that grows."""
+    """Everything in one growing file."""
 
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
         self._file = hdf5.open_file(paths[0], "w")
@@ -266,7 +259,7 @@ class _Hdf5:
 
 
 class _WithTable:
-    """Positions in a format of other programs, all else in a table."""
+    """Positions in a format of other programs, everything else in a table."""
 
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
         self._suffix = paths[0].suffix
@@ -289,15 +282,12 @@ class _WithTable:
             self._trajectory.write(positions)
         self._table.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
-    def note(self, provenance: Mapping[str, Any]) -> None:
-        """These formats have no place for it."""
-
     def close(self) -> None:
         self._stack.close()
 
 
 def _trajectory_file(path: Path, topology: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """A PDB file of ours, or an XTC or DCD file by MDTraj."""
+    """Our own PDB file, or MDTraj's XTC or DCD file."""
     if path.suffix == ".pdb":
         return closing(PdbFile(path, topology))
     with optional("samples"):

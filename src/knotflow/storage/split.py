@@ -1,4 +1,4 @@
-"""Which rows of a trajectory training does not see: chosen once, noted in the model, found again."""
+"""Split of a trajectory into training and validation rows, chosen once and recorded in the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field
 from knotflow.config import Config
 
 BLOCKS = 10
-"""One part in so many is held back for validation."""
+"""One part in this many is held out for validation."""
 
 Bools = NDArray[np.bool_]
 Rows = Annotated[tuple[int, int], Field(strict=False)]
@@ -21,17 +21,17 @@ Rows = Annotated[tuple[int, int], Field(strict=False)]
 
 
 class Split(Config):
-    """Which rows of a trajectory are held back."""
+    """Rows of a trajectory that are held out for validation."""
 
     file: str
     frames: int
     kind: Literal["replica", "time"]
     validation: Annotated[tuple[Rows, ...], Field(strict=False)]
-    """Stretches of rows."""
+    """Ranges of rows."""
 
     @classmethod
     def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
-        """Every tenth replica or, if there are fewer than ten, every tenth part of the time of each."""
+        """Hold out every tenth replica or, with fewer than ten, every tenth part of the time of each."""
         numbers, place = np.unique(replica, return_inverse=True)
         if len(numbers) >= BLOCKS:
             kind: Literal["replica", "time"] = "replica"
@@ -47,20 +47,20 @@ class Split(Config):
         return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
 
     def mask(self) -> Bools:
-        """True for rows that are held back, shape ``(frames,)``."""
+        """True for held-out rows, shape ``(frames,)``."""
         return _mask(self.validation, self.frames)
 
 
 def held_out(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -> Bools | None:
-    """Which rows of a file training did not see: True for those held back, shape ``(n_frames,)``.
+    """Rows of a file that training did not see: True if held out, shape ``(n_frames,)``.
 
     Args:
-        split: The note ``split`` of a model, as `Split.plain` gives it.
+        split: The ``split`` recorded in a model, as returned by `Split.plain`.
         path: The file.
-        n_frames: How many frames it has.
+        n_frames: Number of its frames.
 
     Returns:
-        None if the model was not trained on a file of this name and length, or nothing was held back.
+        None if the model was not trained on a file of this name and length, or nothing was held out.
 
     Raises:
         ValueError: if the split is damaged.
@@ -71,15 +71,15 @@ def held_out(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -
         mask = _mask(split["validation"], n_frames)
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"the split noted in the model is damaged: expected rows of {n_frames} frames as pairs [first, "
-            f"after last], got {split.get('validation')!r}; evaluate on all frames."
+            f"the split recorded in the model is damaged: expected ranges of {n_frames} rows as pairs "
+            f"[first, after last], got {split.get('validation')!r}; evaluate on all frames."
         ) from None
     return mask if mask.any() else None
 
 
-def _mask(stretches: Iterable[tuple[int, int]], n_frames: int) -> Bools:
+def _mask(ranges: Iterable[tuple[int, int]], n_frames: int) -> Bools:
     mask = np.zeros(n_frames, dtype=bool)
-    for first, last in stretches:
+    for first, last in ranges:
         if not 0 <= first <= last <= n_frames:
             raise ValueError(f"expected rows from 0 to {n_frames}, got {first} to {last}.")
         mask[first:last] = True

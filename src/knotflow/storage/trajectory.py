@@ -1,6 +1,6 @@
-"""Trajectory files: frames with energies and forces, and the molecule they belong to, in one HDF5 file.
+"""Trajectory files: frames with energies and forces, and their molecule, in one HDF5 file.
 
-The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` reads it; the rest is ours:
+The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` reads it, with additions:
 
 | dataset | shape | unit |
 | --- | --- | --- |
@@ -8,14 +8,14 @@ The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` 
 | ``forces`` | (frames, atoms, 3) float32 | kJ/mol/nm |
 | ``potentialEnergy`` | (frames,) float64 | kJ/mol |
 | ``time`` | (frames,) float64 | ps, since the start of the replica |
-| ``replica`` | (frames,) int32 | which of the independent simulations |
+| ``replica`` | (frames,) int32 | number of the independent simulation |
 | ``frame`` | (frames,) int64 | number of the frame within its replica |
-| ``topology`` | (1,) | JSON, as MDTraj wants it |
+| ``topology`` | (1,) | JSON, as MDTraj expects it |
 | ``knotflow/system`` | bytes | the whole `MolecularSystem` as JSON, force field included |
 | ``knotflow/provenance`` | bytes | JSON: how the file was made |
 
-An append changes the file all at once (`knotflow.storage.journal`): after a kill or on a full disk, the
-frames from before are all there, and the same append can be done again.
+An append happens completely or not at all (`knotflow.storage.journal`): after a kill or on a full disk, all
+earlier frames are still there, and the same append can be repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ ROWS_AT_ONCE = 8192
 
 T = TypeVar("T")
 
-
 COLUMNS = {
     "positions": Column("coordinates", np.float32, "nanometers", per_atom=True),
     "forces": Column("forces", np.float32, "kilojoules_per_mole/nanometer", per_atom=True),
@@ -58,23 +57,23 @@ COLUMNS = {
     "frame": Column("frame", np.int64, "dimensionless"),
     "time": Column("time", np.float64, "picoseconds"),
 }
-"""How the fields of `Frames` are stored."""
+"""Columns of the file, by field of `Frames`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Frames in the units of the file, rows in the same order everywhere.
+    """Frames in the units of the file, with the same order of rows in all arrays.
 
     Args:
         positions: In nm, shape ``(n, atoms, 3)``, float32.
         forces: In kJ/mol/nm, shape ``(n, atoms, 3)``, float32.
         energies: Potential energies in kJ/mol, shape ``(n,)``, float64.
-        replica: Which of the independent simulations, shape ``(n,)``, int32.
+        replica: Number of the independent simulation, shape ``(n,)``, int32.
         frame: Number of the frame within its replica, shape ``(n,)``, int64.
         time: In ps since the start of the replica, shape ``(n,)``, float64.
 
     Raises:
-        ValueError: if the shapes do not fit together.
+        ValueError: if the shapes do not match.
     """
 
     positions: NDArray[np.float32]
@@ -105,7 +104,7 @@ class Frames:
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryInfo:
-    """What a trajectory file says beside its frames."""
+    """Contents of a trajectory file besides its frames."""
 
     system: MolecularSystem
     provenance: dict[str, Any]
@@ -118,15 +117,14 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
     Args:
         path: The file, which must not exist.
         system: The molecule.
-        provenance: How the frames are made (command, options, seed); anything JSON can hold. The version of
-            knotflow is added.
+        provenance: How the frames are made (command, options, seed), as JSON values. The version of knotflow
+            is added.
 
     Raises:
-        FileExistsError: if there is such a file.
+        FileExistsError: if the file exists.
     """
     path = Path(path)
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; remove it or choose another name.")
+    check_new(path)
     content = io.BytesIO()
     with hdf5.open_file(content, "w") as file:
         hdf5.begin(file, system.plain(), COLUMNS.values(), "version", VERSION)
@@ -135,11 +133,17 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
     write_atomically(path, content.getvalue())
 
 
-def append(path: str | Path, frames: Frames, at: int) -> None:
-    """Put frames into rows ``at, at + 1, ...`` of a file; they are its last rows then.
+def check_new(path: Path) -> None:
+    """Raise a FileExistsError if there is such a file."""
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; remove it or choose another name.")
 
-    Older rows from ``at`` on are dropped: a run that resumes from its checkpoint makes the frames after it
-    again. All this happens at once or, if it fails or is killed, not at all.
+
+def append(path: str | Path, frames: Frames, at: int) -> None:
+    """Write frames into rows ``at, at + 1, ...`` of a file, which become its last rows.
+
+    Older rows from ``at`` on are dropped: a run that resumes from its checkpoint makes the later frames
+    again. If this fails or is killed, the file is unchanged.
 
     Args:
         path: The file, made by `create`.
@@ -148,7 +152,7 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
 
     Raises:
         ValueError: if the frames do not fit the file.
-        OSError: if another process writes to the file, or there is not enough space; the file is as before.
+        OSError: if another process writes to the file, or there is not enough space; the file is unchanged.
     """
     path = Path(path)
     _check_exists(path)
@@ -168,7 +172,7 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
 
 
 def open_info(path: str | Path) -> TrajectoryInfo:
-    """The molecule, the provenance and the number of frames of a file.
+    """Molecule, provenance and number of frames of a file.
 
     Raises:
         ValueError: if the file is not a trajectory of knotflow.
@@ -183,9 +187,9 @@ def open_info(path: str | Path) -> TrajectoryInfo:
 
 
 def fingerprint(path: str | Path) -> str:
-    """SHA-256 of what a file holds: number of frames, molecule, all energies and replica numbers.
+    """SHA-256 of a file's contents: number of frames, molecule, all energies and replica numbers.
 
-    Two files with the same frames have the same one, wherever they are; positions need not be read for it.
+    Files with the same frames have the same fingerprint, wherever they are. Positions are not read.
 
     Raises:
         ValueError: if the file is not a trajectory of knotflow.
@@ -203,11 +207,11 @@ def fingerprint(path: str | Path) -> str:
 
 
 def read(path: str | Path, rows: slice = slice(None)) -> Frames:
-    """Frames of a file; a file that is being written to can be read.
+    """Frames of a file, even while it is being written to.
 
     Args:
         path: The file.
-        rows: Which rows, all by default; steps must be positive.
+        rows: Rows to read, all by default; the step must be positive.
 
     Raises:
         ValueError: if the file is not a trajectory of knotflow.
@@ -219,15 +223,14 @@ def read(path: str | Path, rows: slice = slice(None)) -> Frames:
         )
 
     def look(file: h5py.File) -> Frames:
-        n_frames = len(file["coordinates"])
-        wanted = slice(*rows.indices(n_frames))
+        wanted = slice(*rows.indices(len(file["coordinates"])))
         return Frames(*(file[column.name][wanted] for column in COLUMNS.values()))
 
     return _consistently(Path(path), look)
 
 
 def pieces(path: str | Path, size: int = ROWS_AT_ONCE) -> Iterator[Frames]:
-    """All frames that a file has now, at most ``size`` at a time, in order."""
+    """All present frames of a file in order, at most ``size`` at a time."""
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}.")
     n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]))
@@ -236,35 +239,38 @@ def pieces(path: str | Path, size: int = ROWS_AT_ONCE) -> Iterator[Frames]:
 
 
 def _consistently(path: Path, look: Callable[[h5py.File], T]) -> T:
-    """What ``look`` finds in the file, looking again if someone wrote to it meanwhile."""
+    """The result of ``look``, repeated if the file was written to meanwhile."""
     _check_exists(path)
     for attempt in range(20):
         before = journal.state(path)
         try:
             with _opened(path) as file:
                 found = look(file)
-        except (OSError, ValueError):  # parts of two states need not fit together
+        except (OSError, ValueError):  # parts of two states may not fit together
             if journal.state(path) == before:
                 raise
         else:
             if journal.state(path) == before:
                 return found
         time.sleep(0.01 * attempt)
-    raise OSError(f"{path} is being written to all the time; try again, or read fewer rows at once.")
+    raise OSError(f"{path} is constantly being written to; try again, or read fewer rows at once.")
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
     """A trajectory file, open for reading."""
-    _check_exists(path)
-    if not hdf5.is_hdf5(path):
-        raise ValueError(
-            f"{path} is not an HDF5 file and so no trajectory of knotflow; `knotflow import` reads other "
-            "formats."
-        )
-    remedy = "copy it again from where it came, or remove it and make it again"
-    with hdf5.reading(path, remedy, journal.pending(path)) as file:
-        _check_kind(path, file)
+    with hdf5.reading(path, "`knotflow import` reads other formats", journal.pending(path)) as file:
+        if "knotflow" not in file:
+            kind = "an MDTraj trajectory" if "coordinates" in file else "an HDF5 file"
+            raise ValueError(
+                f"{path} is {kind} without energies, forces and force field; make a trajectory of knotflow "
+                f"with `knotflow import {path.name} --out NEW.h5`."
+            )
+        if "samples" in file["knotflow"].attrs:
+            raise ValueError(
+                f"{path} holds samples of a model; read it with knotflow.storage.samples.read_samples."
+            )
+        hdf5.check_version(path, file, "version", VERSION)
         yield file
 
 
@@ -275,27 +281,12 @@ def _check_exists(path: Path) -> None:
         )
 
 
-def _check_kind(path: Path, file: h5py.File) -> None:
-    if "knotflow" not in file:
-        kind = "an MDTraj trajectory" if "coordinates" in file else "an HDF5 file"
-        raise ValueError(
-            f"{path} is {kind} without energies, forces and force field; make a trajectory of knotflow with "
-            f"`knotflow import {path.name} --out NEW.h5`."
-        )
-    if "samples" in file["knotflow"].attrs:
-        raise ValueError(
-            f"{path} holds samples of a model; read it with knotflow.storage.samples.read_samples."
-        )
-    found = file["knotflow"].attrs.get("version")
-    hdf5.check_version(path, "a trajectory", found, VERSION, "make the file again")
-
-
 def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -> None:
     if len(frames) == 0:
         raise ValueError("an append needs at least one frame, got none.")
     if frames.positions.shape[1] != n_atoms:
         raise ValueError(
-            f"{path} holds frames of {n_atoms} atoms, got {frames.positions.shape[1]}; append only frames of "
+            f"{path} has frames of {n_atoms} atoms, got {frames.positions.shape[1]}; append only frames of "
             "the same molecule."
         )
     if not 0 <= at <= length:
@@ -303,7 +294,7 @@ def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -
 
 
 def _full_sentence(path: Path, error: OSError, needed: int, n_new: int, n_old: int) -> OSError:
-    """What to do if an append failed."""
+    """The error of an append that failed, and what to do about it."""
     problem = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free
