@@ -27,6 +27,7 @@ from torch import Tensor
 from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.dynamics.hybrid import HybridMove
+from knotflow.dynamics.integrators import as_rows
 from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import Energy, MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -167,7 +168,7 @@ class FlowMonteCarlo:
         gain = (u + log_prob) - (new_u + new_log_prob)
         accept = allowed & (_log_uniform(u, random) < gain)
         return (
-            torch.where(_like(accept, x), new_x, x),
+            torch.where(as_rows(accept, x), new_x, x),
             torch.where(accept, new_u, u),
             torch.where(accept, new_log_prob, log_prob),
             accept,
@@ -176,7 +177,7 @@ class FlowMonteCarlo:
     def _hmc_move(self, x: Tensor, u: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         new_x, new_u, gain = self._hybrid.propose(x, random)
         accept = self._right_handed(new_x) & (_log_uniform(u, random) < gain)
-        return torch.where(_like(accept, x), new_x, x), torch.where(accept, new_u, u), accept
+        return torch.where(as_rows(accept, x), new_x, x), torch.where(accept, new_u, u), accept
 
     @torch.no_grad()
     def _propose(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -210,10 +211,12 @@ class FlowMonteCarlo:
 
     @torch.no_grad()
     def _start_at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        least = 3 if isinstance(self.model, BoltzmannGenerator) else 2
-        if x.ndim != least or len(x) == 0:
-            shape = f"(chains, {self.model.n_atoms}, 3)" if least == 3 else f"(chains, {self.model.dim})"
-            raise ValueError(f"states to start from must have shape {shape}, got {tuple(x.shape)}.")
+        shape = (self.model.n_atoms, 3) if isinstance(self.model, BoltzmannGenerator) else (self.model.dim,)
+        if x.ndim == 0 or len(x) == 0 or x.shape[1:] != shape:
+            expected = ", ".join(map(str, shape))
+            raise ValueError(
+                f"states to start from must have shape (chains, {expected}), got {tuple(x.shape)}."
+            )
         u = self._energy(x)
         if not bool((u.isfinite() & self._right_handed(x)).all()):
             raise ValueError(
@@ -259,15 +262,11 @@ def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:
     return torch.rand(u.shape, generator=random, dtype=u.dtype, device=u.device).log()
 
 
-def _like(accept: Tensor, x: Tensor) -> Tensor:
-    return accept.reshape(-1, *[1] * (x.ndim - 1))
-
-
 def _check_pair(model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Energy) -> None:
     if isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy):
         if model.n_atoms != energy.n_atoms:
             raise ValueError(
-                f"the model is of a molecule of {model.n_atoms} atoms, the energy of one of "
+                f"the model is for a molecule of {model.n_atoms} atoms, the energy for one of "
                 f"{energy.n_atoms}; they must be the same molecule."
             )
     elif isinstance(model, Flow) and isinstance(energy, Energy):
