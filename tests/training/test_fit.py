@@ -220,7 +220,7 @@ def test_the_guard_gives_up_in_the_end() -> None:
         assert guard.lost
         guard.returned()
     assert guard.rate_factor == 0.5**RETURNS
-    with pytest.raises(TrainingError, match="begin with a lower one"):
+    with pytest.raises(TrainingError, match="start with a lower one"):
         guard.returned()
 
 

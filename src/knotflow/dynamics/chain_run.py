@@ -114,7 +114,7 @@ class ExactRun:
         self.source = {**source, "dtype": str(like.dtype).removeprefix("torch.")}
         self.system = MolecularSystem.parse(model.molecule)
         self.state: ChainState | None = None
-        """Where the chains are now; None if they have not started."""
+        """Current state of the chains; None if they have not started."""
         self.rows = 0
         """States of each chain in the file. There may be more than the plan asks for."""
         self.moves: dict[str, Moves] = NO_MOVES

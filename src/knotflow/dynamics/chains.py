@@ -59,7 +59,7 @@ class ChainState:
 
 @dataclass(frozen=True)
 class Moves:
-    """How often a kind of move was tried, and how often it was accepted."""
+    """Numbers of tried and accepted moves of one kind."""
 
     tried: int
     accepted: int

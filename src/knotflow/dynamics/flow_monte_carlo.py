@@ -90,8 +90,8 @@ class FlowMonteCarlo:
 
     @property
     def evaluations(self) -> int:
-        """Energy evaluations in a cycle of one chain."""
-        return self.flow_moves + (self.hmc_moves * self._hybrid.evaluations if self.hmc_moves else 0)
+        """Energy evaluations in a cycle of one chain; a trajectory needs one a step and one at its start."""
+        return self.flow_moves + (self.hmc_moves * (self._hybrid.steps + 1) if self.hmc_moves else 0)
 
     def start(self, chains: int | Tensor, seed: int = 0) -> ChainState:
         """Make the first states: samples of the flow, or positions of your own.

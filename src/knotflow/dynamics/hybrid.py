@@ -39,11 +39,6 @@ class HybridMove:
     steps: int
     time_step: float
 
-    @property
-    def evaluations(self) -> int:
-        """Energy evaluations in a trajectory: one for each step, and one at its start."""
-        return self.steps + 1
-
     def propose(self, x: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         r"""Ends of trajectories that begin at ``x``, (chains, atoms, 3).
 

@@ -50,9 +50,9 @@ class State:
     positions: Tensor
     """(replicas, atoms, 3) in nm, or (replicas, d)."""
     velocities: Tensor
-    """In nm/ps."""
+    """Velocities in nm/ps."""
     force: Tensor
-    """In kT/nm, at the positions."""
+    """Forces at the positions, in kT/nm."""
     energy: Tensor
     """Potential energy in kT, (replicas,)."""
     status: Tensor

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import mdtraj
 
 SAVE_EVERY: Final = 30.0
-"""Seconds between checkpoints: the work that is lost if a run is killed."""
+"""Seconds between checkpoints; a killed run loses at most this much work."""
 SAME_ENERGY: Final = 1e-2
 """Largest difference in kT by which an energy may differ from that of a checkpoint."""
 
