@@ -34,17 +34,11 @@ def test_the_defaults_are_those_of_the_paper() -> None:
 
 
 def test_a_run_records_energies_and_geometry() -> None:
-    told = []
-    found = run(
-        energy(),
-        chain(),
-        exact_chain(5),
-        CONFIG,
-        progress=lambda *now: told.append(now),
-    )
-    assert [now[:3] for now in told] == [("dynamics", 5 * i, 100) for i in range(21)]
+    seen = []
+    found = run(energy(), chain(), exact_chain(5), CONFIG, progress=lambda *now: seen.append(now))
+    assert [now[:3] for now in seen] == [("dynamics", 5 * i, 100) for i in range(21)]
     kelvin = 300 * float(found.temperature[-1].mean())
-    assert told[-1][3] == f"{kelvin:.0f} K, 3 of 3 whole"
+    assert seen[-1][3] == f"{kelvin:.0f} K, 3 of 3 whole"
     assert found.time == pytest.approx(np.linspace(0, 0.05, 21)) and found.production == 8
     assert found.positions.shape == (21, 3, 4, 3) and found.degrees_of_freedom == 9
     assert (found.status == Status.MOVING).all() and (found.stopped == -1).all()
@@ -135,7 +129,7 @@ def test_what_earlier_versions_noted_besides_makes_no_other_run(tmp_path: Path) 
     assert same(run(energy(), chain(), exact_chain(5), config, folder=tmp_path, about=about), found)
 
 
-def test_replicas_that_leave_are_told_from_those_that_stay() -> None:
+def test_replicas_that_leave_are_distinguished_from_those_that_stay() -> None:
     """Within narrow boxes, without walls, every bond leaves sooner or later."""
     config = CONFIG.model_copy(update={"equilibration": 0.0, "production": 0.1})
     found = run(FlowEnergy(boxed_chain_generator(reach=4.0)), chain(), exact_chain(3), config)
@@ -200,11 +194,7 @@ def test_the_score_counts_what_is_broken() -> None:
     assert score.broken == 3 and score.slope[3] == pytest.approx(0) and math.isnan(score.slope[4])
     plain = score.plain()
     assert plain["broken"] == 3 and plain["slopes"][4] is None
-    assert plain["reasons"] == {
-        "a drifted total energy": 1,
-        "a broken bond": 1,
-        "not a finite number": 1,
-    }
+    assert plain["reasons"] == {"a drifted total energy": 1, "a broken bond": 1, "not a finite number": 1}
     everything = drift(record(np.full((20, 2), np.nan), [1, 1]))
     assert everything.plain()["slope"] is None and everything.broken == 2
 

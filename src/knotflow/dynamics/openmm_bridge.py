@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def openmm_force(
-    model: BoltzmannGenerator,
-    system: openmm.System | None = None,
-    *,
-    particles: Sequence[int] | None = None,
+    model: BoltzmannGenerator, system: openmm.System | None = None, *, particles: Sequence[int] | None = None
 ) -> openmm.PythonForce:
     r"""The potential $U(x) = -kT \log p(x)$ of a flow, kJ/mol, as an OpenMM force.
 
