@@ -16,7 +16,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.config import Config
-from knotflow.dynamics.chains import ChainState, Moves, accepted_shares
+from knotflow.dynamics.chains import NO_MOVES, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer, write_atomically
@@ -31,8 +31,6 @@ SAVE_SECONDS: Final = 20.0
 """Seconds between saves; an interrupted run repeats at most this much work."""
 SAVE_FRAMES: Final = 50_000
 """Largest number of frames kept in memory before they are saved."""
-
-NO_MOVES: Final = {"flow": Moves(0, 0), "hmc": Moves(0, 0)}
 
 
 class ExactPlan(Config):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,6 +77,10 @@ class Moves:
     def percent(self) -> str:
         """`acceptance` as text: ``31 %``; a dash if none was tried."""
         return f"{100 * self.acceptance:.3g} %" if self.tried else "-"
+
+
+NO_MOVES: Final = {"flow": Moves(0, 0), "hmc": Moves(0, 0)}
+"""The kinds of moves, before any was tried."""
 
 
 def accepted_shares(moves: Mapping[str, Moves]) -> str:

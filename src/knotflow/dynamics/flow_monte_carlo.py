@@ -17,14 +17,13 @@ alone. Both moves treat all poses of a molecule alike, so the chains sample its 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
+from knotflow.dynamics.chains import NO_MOVES, Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.dynamics.hybrid import HybridMove
 from knotflow.dynamics.integrators import as_rows
@@ -134,31 +133,25 @@ class FlowMonteCarlo:
         random = torch.Generator(state.x.device)
         random.set_state(state.random)
         x, u, log_prob = state.x, state.energy, state.log_prob
-        accepted = {"flow": 0, "hmc": 0}
-        kept = []
+        moves, kept = dict(NO_MOVES), []
         for cycle in range(1, cycles + 1):
             for _ in range(self.flow_moves):
                 x, u, log_prob, accept = self._flow_move(x, u, log_prob, random)
-                accepted["flow"] += int(accept.sum())
+                moves["flow"] += Moves(len(x), int(accept.sum()))
             moved = torch.zeros_like(u, dtype=torch.bool)
             for _ in range(self.hmc_moves):
                 x, u, accept = self._hmc_move(x, u, random)
-                accepted["hmc"] += int(accept.sum())
+                moves["hmc"] += Moves(len(x), int(accept.sum()))
                 moved = moved | accept
             if bool(moved.any()):
                 log_prob = torch.where(moved, self._log_prob(x), log_prob)
             if cycle % every == 0:
                 kept.append((x, u, log_prob))
             if progress is not None:
-                progress("sampling", cycle, cycles, accepted_shares(self._moves(cycle * len(x), accepted)))
+                progress("sampling", cycle, cycles, accepted_shares(moves))
         positions, energy, density = (torch.stack(part) for part in zip(*kept, strict=True))
         end = ChainState(x, u, log_prob, random.get_state(), state.cycles + cycles)
-        return Chains(positions, energy, density, self._moves(cycles * len(x), accepted), every, end)
-
-    def _moves(self, cycles: int, accepted: Mapping[str, int]) -> dict[str, Moves]:
-        """Moves in this many cycles, summed over chains."""
-        in_a_cycle = {"flow": self.flow_moves, "hmc": self.hmc_moves}
-        return {kind: Moves(cycles * n, accepted[kind]) for kind, n in in_a_cycle.items()}
+        return Chains(positions, energy, density, moves, every, end)
 
     def _flow_move(
         self, x: Tensor, u: Tensor, log_prob: Tensor, random: torch.Generator
