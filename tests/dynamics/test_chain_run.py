@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from knotflow.dynamics import chain_run as exact
-from knotflow.dynamics.chain_run import ExactPlan, ExactRun, ExactState, open_run
+from knotflow.dynamics.chain_run import ExactPlan, ExactRun, open_run
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
@@ -98,7 +98,7 @@ def test_a_killed_run_ends_with_the_same_samples(tmp_path: Path, monkeypatch, ki
             "burn-in": (FlowMonteCarlo, "run", 2),
             "row": (FlowMonteCarlo, "run", 4 + 3),
             "append": (trajectory, "append", 2),
-            "state": (ExactState, "save", 1 + 4 + 2),
+            "state": (ExactRun, "_save", 1 + 4 + 2),
         }[killed_at]
         patch.setattr(where, name, dies(getattr(where, name), after))
         with pytest.raises(KeyboardInterrupt):
@@ -129,7 +129,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="made with dtype float32, but you asked for dtype float64"):
         ExactRun(tmp_path / "a.h5", model().double(), plan, {"model": "a"})
     trajectory.create(tmp_path / "b.h5", chain(), {"command": "simulate"})
-    with pytest.raises(ValueError, match="holds no chains"):
+    with pytest.raises(ValueError, match="does not hold chains"):
         new(tmp_path / "b.h5")
     (tmp_path / "a.h5.state").write_bytes(b"x")
     with pytest.raises(OSError, match="missing or damaged"):
@@ -143,7 +143,7 @@ def test_a_state_that_is_ahead_of_its_file_is_refused(tmp_path: Path) -> None:
     early = (tmp_path / "a.h5").read_bytes()
     whole(tmp_path / "a.h5", rows=2)
     (tmp_path / "a.h5").write_bytes(early)
-    with pytest.raises(OSError, match=r"has 30 frames, but by its state a.h5.state there must be 60"):
+    with pytest.raises(OSError, match=r"has 30 frames, but its state a.h5.state counts 60"):
         new(tmp_path / "a.h5")
 
 

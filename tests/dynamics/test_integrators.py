@@ -45,7 +45,7 @@ def order(steps: list[float], errors: np.ndarray) -> float:
 
 
 def field(name: str, frames: int) -> TorchForceField:
-    """A force field that runs eagerly, for so many frames at once."""
+    """A force field that runs eagerly, for this many frames at once."""
     made = TorchForceField(molecule(name), compiled=False)
     made.chunk = frames
     return made

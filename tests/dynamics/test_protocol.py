@@ -3,12 +3,12 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, run
-from knotflow.dynamics.protocol import run_in
+from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, protocol, run
 from knotflow.energies import OpenMMEnergy
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
@@ -34,17 +34,11 @@ def test_the_defaults_are_those_of_the_paper() -> None:
 
 
 def test_a_run_records_energies_and_geometry() -> None:
-    told = []
-    found = run(
-        energy(),
-        chain(),
-        exact_chain(5),
-        CONFIG,
-        progress=lambda *now: told.append(now),
-    )
-    assert [now[:3] for now in told] == [("dynamics", 5 * i, 100) for i in range(21)]
+    seen = []
+    found = run(energy(), chain(), exact_chain(5), CONFIG, progress=lambda *now: seen.append(now))
+    assert [now[:3] for now in seen] == [("dynamics", 5 * i, 100) for i in range(21)]
     kelvin = 300 * float(found.temperature[-1].mean())
-    assert told[-1][3] == f"{kelvin:.0f} K, 3 of 3 whole"
+    assert seen[-1][3] == f"{kelvin:.0f} K, 3 of 3 whole"
     assert found.time == pytest.approx(np.linspace(0, 0.05, 21)) and found.production == 8
     assert found.positions.shape == (21, 3, 4, 3) and found.degrees_of_freedom == 9
     assert (found.status == Status.MOVING).all() and (found.stopped == -1).all()
@@ -59,60 +53,49 @@ def test_a_run_records_energies_and_geometry() -> None:
     assert same(found, run(energy(), chain(), exact_chain(5), CONFIG))
 
 
-def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    file = tmp_path / "run.npz"
-    whole = run(energy(), chain(), exact_chain(5), CONFIG)
-
-    moments = [20, 60]
-
+def interrupted(folder: Path, at: int, **options: Any) -> None:
     def interrupt(doing: str, done: float, total: float, note: str = "") -> None:
-        if done == moments[0]:
-            del moments[0]
+        if done == at:
             raise KeyboardInterrupt
 
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(energy(), chain(), exact_chain(5), CONFIG, checkpoint=file, progress=interrupt)
-    resumed = run(energy(), chain(), exact_chain(5), CONFIG, checkpoint=file, save_every=0)
-    assert same(whole, resumed)
-    assert same(whole, run(energy(), chain(), exact_chain(5), CONFIG, checkpoint=file))  # nothing left to do
-    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+    with pytest.raises(KeyboardInterrupt):
+        run(energy(), chain(), exact_chain(5), CONFIG, folder=folder, progress=interrupt, **options)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_an_interrupted_run_resumes_with_the_same_bits(tmp_path: Path, monkeypatch, seconds: float) -> None:
+    monkeypatch.setattr(protocol, "SAVE_EVERY", seconds)
+    for moment in (20, 60, 100):
+        interrupted(tmp_path, moment)
+    resumed = run(energy(), chain(), exact_chain(5), CONFIG, folder=tmp_path)
+    assert same(resumed, run(energy(), chain(), exact_chain(5), CONFIG))
 
 
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "run.npz"
-    run(energy(), chain(), exact_chain(3), CONFIG, checkpoint=file)
+    interrupted(tmp_path, 60)
     other = CONFIG.model_copy(update={"seed": 5})
     with pytest.raises(ValueError, match=r"made with config\.seed 4, but you asked for config\.seed 5"):
-        run(energy(), chain(), exact_chain(3), other, checkpoint=file)
+        run(energy(), chain(), exact_chain(5), other, folder=tmp_path)
     with pytest.raises(ValueError, match="on another energy"):
-        run(FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(3), CONFIG, checkpoint=file)
+        run(FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(5), CONFIG, folder=tmp_path)
+    file = tmp_path / "checkpoint.npz"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"run\.npz is not a file of dynamics"):
-        run(energy(), chain(), exact_chain(3), CONFIG, checkpoint=file)
+    with pytest.raises(ValueError, match=r"checkpoint\.npz is not a file of dynamics"):
+        run(energy(), chain(), exact_chain(5), CONFIG, folder=tmp_path)
 
 
 def test_a_run_in_a_folder(tmp_path: Path) -> None:
     about = {"model": "abc", "numbers": (1, 2)}
-
-    def interrupt(doing: str, done: float, total: float, note: str = "") -> None:
-        if done == 60:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, progress=interrupt, about=about)
+    interrupted(tmp_path, 60, about=about)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
-    with pytest.raises(
-        ValueError,
-        match=r"checkpoint\.npz holds dynamics made with model abc, but",
-    ):
-        run_in(tmp_path, energy(), chain(), exact_chain(5), CONFIG, about={**about, "model": "other"})
-    told: list[float] = []
-    found = run_in(
-        tmp_path, energy(), chain(), exact_chain(5), CONFIG, about=about,
-        progress=lambda doing, done, total, note: told.append(done),
+    with pytest.raises(ValueError, match=r"checkpoint\.npz holds dynamics made with model abc, but"):
+        run(energy(), chain(), exact_chain(5), CONFIG, folder=tmp_path, about={**about, "model": "other"})
+    seen: list[float] = []
+    found = run(
+        energy(), chain(), exact_chain(5), CONFIG, folder=tmp_path, about=about,
+        progress=lambda doing, done, total, note: seen.append(done),
     )  # fmt: skip
-    assert told == list(range(60, 101, 5)) and same(found, run(energy(), chain(), exact_chain(5), CONFIG))
+    assert seen == list(range(60, 101, 5)) and same(found, run(energy(), chain(), exact_chain(5), CONFIG))
     assert {path.name for path in tmp_path.iterdir()} == {"record.npz", "drift.json"}
     assert (found.about["model"], found.about["numbers"], found.about["steps"]) == ("abc", [1, 2], 100)
     assert found.milliseconds_per_step == pytest.approx(10 * found.about["seconds"])
@@ -128,27 +111,25 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
 
     # Read, not done again; a missing score is made again; another run is refused.
     (tmp_path / "drift.json").unlink()
-    again = run_in(
-        tmp_path, FlowEnergy(boxed_chain_generator(30.0)), chain(), exact_chain(5), CONFIG, about=about
-    )
+    other = FlowEnergy(boxed_chain_generator(30.0))
+    again = run(other, chain(), exact_chain(5), CONFIG, folder=tmp_path, about=about)
     assert same(again, found) and json.loads((tmp_path / "drift.json").read_text()) == kept
     with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with config\.seed"):
-        run_in(
-            tmp_path, energy(), chain(), exact_chain(5), CONFIG.model_copy(update={"seed": 5}), about=about
-        )
+        seeded = CONFIG.model_copy(update={"seed": 5})
+        run(energy(), chain(), exact_chain(5), seeded, folder=tmp_path, about=about)
     with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with starting frames"):
-        run_in(tmp_path, energy(), chain(), exact_chain(5, seed=1), CONFIG, about=about)
+        run(energy(), chain(), exact_chain(5, seed=1), CONFIG, folder=tmp_path, about=about)
 
 
 def test_what_earlier_versions_noted_besides_makes_no_other_run(tmp_path: Path) -> None:
     about = {"energy": "flow", "model": "abc"}
     config = CONFIG.model_copy(update={"equilibration": 0.0})
     noted = {**about, "compiled": "layers"}
-    found = run_in(tmp_path, energy(), chain(), exact_chain(5), config, about=noted)
-    assert same(run_in(tmp_path, energy(), chain(), exact_chain(5), config, about=about), found)
+    found = run(energy(), chain(), exact_chain(5), config, folder=tmp_path, about=noted)
+    assert same(run(energy(), chain(), exact_chain(5), config, folder=tmp_path, about=about), found)
 
 
-def test_replicas_that_leave_are_told_from_those_that_stay() -> None:
+def test_replicas_that_leave_are_distinguished_from_those_that_stay() -> None:
     """Within narrow boxes, without walls, every bond leaves sooner or later."""
     config = CONFIG.model_copy(update={"equilibration": 0.0, "production": 0.1})
     found = run(FlowEnergy(boxed_chain_generator(reach=4.0)), chain(), exact_chain(3), config)
@@ -213,11 +194,7 @@ def test_the_score_counts_what_is_broken() -> None:
     assert score.broken == 3 and score.slope[3] == pytest.approx(0) and math.isnan(score.slope[4])
     plain = score.plain()
     assert plain["broken"] == 3 and plain["slopes"][4] is None
-    assert plain["reasons"] == {
-        "a drifted total energy": 1,
-        "a broken bond": 1,
-        "not a finite number": 1,
-    }
+    assert plain["reasons"] == {"a drifted total energy": 1, "a broken bond": 1, "not a finite number": 1}
     everything = drift(record(np.full((20, 2), np.nan), [1, 1]))
     assert everything.plain()["slope"] is None and everything.broken == 2
 

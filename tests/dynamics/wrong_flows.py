@@ -30,7 +30,7 @@ def bent_chain_generator(size: float = 0.3) -> BoltzmannGenerator:
 
 
 def boxed_chain_generator(reach: float) -> BoltzmannGenerator:
-    """Uniform on boxes of so many standard deviations of the force field to either side."""
+    """Uniform on boxes that reach this many standard deviations of the force field to either side."""
     bond, angle = widths()
     torch.manual_seed(0)
     domains = [kf.Interval(LENGTH - reach * bond, LENGTH + reach * bond)] * 3

@@ -1,4 +1,4 @@
-"""Whole trainings: they learn, survive being killed, and refuse what cannot work."""
+"""Whole trainings: they learn, resume after being killed, and refuse what cannot work."""
 
 import functools
 import json
@@ -28,14 +28,18 @@ def _weights(flow: kf.Flow) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in flow.parameters()]
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, kf.Flow]:
+def on_one_thread(folder: Path, seed: int = 0) -> kf.Flow:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("reference")
-    flow = runs.run(folder)
+    flow = runs.run(folder, seed)
     torch.set_num_threads(threads)
-    return folder, flow
+    return flow
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, kf.Flow]:
+    folder = tmp_path_factory.mktemp("reference")
+    return folder, on_one_thread(folder)
 
 
 def test_a_run_folder(reference: tuple[Path, kf.Flow]) -> None:
@@ -71,11 +75,7 @@ def test_a_killed_run_ends_with_the_same_weights(
     killed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not (tmp_path / "model.safetensors").exists()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # Another seed of the weights: they must come from the folder.
-    resumed = runs.run(tmp_path, seed=99)
-    torch.set_num_threads(threads)
+    resumed = on_one_thread(tmp_path, seed=99)  # another seed of the weights: they must come from the folder
     assert all(map(torch.equal, _weights(resumed), _weights(reference[1])))
     assert read_log(tmp_path / "log.csv") == read_log(reference[0] / "log.csv")
 
@@ -83,7 +83,7 @@ def test_a_killed_run_ends_with_the_same_weights(
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
-def test_signals_end_a_run_that_can_go_on(
+def test_signals_end_a_run_that_can_be_resumed(
     number: signal.Signals,
     error: type[BaseException],
     reference: tuple[Path, kf.Flow],
@@ -104,10 +104,7 @@ def test_signals_end_a_run_that_can_go_on(
     assert getattr(raised.value, "code", None) == (143 if number is signal.SIGTERM else None)
     assert signal.getsignal(number) == handler
     assert not (tmp_path / "model.safetensors").exists()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    resumed = runs.run(tmp_path, seed=99)
-    torch.set_num_threads(threads)
+    resumed = on_one_thread(tmp_path, seed=99)
     assert all(map(torch.equal, _weights(resumed), _weights(reference[1])))
 
 
@@ -220,7 +217,7 @@ def test_the_guard_gives_up_in_the_end() -> None:
         assert guard.lost
         guard.returned()
     assert guard.rate_factor == 0.5**RETURNS
-    with pytest.raises(TrainingError, match="begin with a lower one"):
+    with pytest.raises(TrainingError, match="start with a lower one"):
         guard.returned()
 
 

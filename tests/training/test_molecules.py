@@ -1,4 +1,4 @@
-"""Boltzmann generators trained on trajectories: what is held back, scores, presets, and whole runs."""
+"""Boltzmann generators trained on trajectories: held-out frames, scores, presets, and whole runs."""
 
 import json
 import math
@@ -294,30 +294,14 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def test_a_run_folder(data: Path, finished: tuple[Path, BoltzmannGenerator]) -> None:
     folder, model = finished
     files = {path.name for path in folder.iterdir()}
-    assert files == {
-        "config.json",
-        "last.ckpt",
-        "log.csv",
-        "model.safetensors",
-        "split.json",
-        "tensorboard",
-    }
+    assert files == {"config.json", "last.ckpt", "log.csv", "model.safetensors", "split.json", "tensorboard"}
     loaded = BoltzmannGenerator.load(folder / "model.safetensors")
     assert all(map(torch.equal, weights(loaded), weights(model)))
     assert loaded.molecule == chain().plain() == model.molecule
     x = torch.from_numpy(trajectory.read(data).positions)
     assert torch.equal(loaded.log_prob(x), model.log_prob(x)) and model.log_prob(x).isfinite().all()
     found = notes(folder / "model.safetensors")
-    assert found.keys() == {
-        "molecule",
-        "zmatrix",
-        "units",
-        "training",
-        "seconds",
-        "data",
-        "split",
-        "choice",
-    }
+    assert found.keys() == {"molecule", "zmatrix", "units", "training", "seconds", "data", "split", "choice"}
     split = json.loads((folder / "split.json").read_text())
     assert found["split"] == split and MoleculeTraining.parse(found["choice"]) == CHOICE
     assert split["file"] == "chain.h5" and split["frames"] == 400 and split["kind"] == "replica"
@@ -347,7 +331,7 @@ def test_it_learns_and_says_how_well(data: Path, finished: tuple[Path, Boltzmann
     assert named["validation_nll"][-1] == pytest.approx(-exact_log_density(held).mean(), abs=0.3)
     assert len(named["ess"]) == len(named["validation_nll"]) == len(named["validation_force_matching"]) == 10
     assert all(0 < share <= 1 for share in named["ess"])
-    # The last one, computed once more, from the generator as a whole.
+    # The last one, recomputed from the whole generator.
     flow = model.flow
     generator = torch.Generator().manual_seed(0)
     x, log_prob = BoltzmannGenerator(model.coordinates, flow, model.molecule).sample_and_log_prob(

@@ -227,10 +227,7 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 @pytest.mark.parametrize("step", [8, 17, 34])
 def test_a_stopped_run_ends_with_the_same_weights(
-    step: int,
-    data: Path,
-    finished: tuple[Path, BoltzmannGenerator],
-    tmp_path: Path,
+    step: int, data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path
 ) -> None:
     """Before own samples are used, and after."""
     with stopped_after(step), pytest.raises(StopError):

@@ -1,4 +1,4 @@
-"""Flows and force fields as calculators of ASE, the atomic simulation environment."""
+"""Flows and force fields as calculators for ASE, the Atomic Simulation Environment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def ase_calculator(model: BoltzmannGenerator | MolecularEnergy) -> Calculator:
-    r"""A calculator of ASE: energies $U = kT\,u$ in eV and forces in eV/Å.
+    r"""An ASE calculator: energies $U = kT\,u$ in eV and forces in eV/Å.
 
-    For a flow $u = -\log p$, with $kT$ of the temperature it was trained at, as ASE has it
-    (``ase.units.kB * temperature``). Its energies and forces are those of the model, in the model's dtype;
-    give ``model.double()`` for optimisers and for energies conserved to many digits. A molecule that leaves
-    the flow's support ends a run with a ``ValueError`` that says which coordinate it was.
+    For a flow $u = -\log p$, and $kT$ belongs to the temperature it was trained at, with ASE's constant
+    (``ase.units.kB * temperature``). Energies and forces are computed in the model's dtype; give
+    ``model.double()`` for optimisers and for energies conserved to many digits. A molecule that leaves the
+    flow's support ends a run with a ``ValueError`` that names the coordinate.
 
     Args:
-        model: A generator, or an energy such as `TorchForceField` or `OpenMMEnergy`. It is used as it is,
-            not copied.
+        model: A generator, or an energy such as `TorchForceField` or `OpenMMEnergy`. It is not copied.
 
     Raises:
         ValueError: when calculating, if the atoms are not those of the molecule, or periodic.
@@ -44,7 +43,7 @@ def ase_calculator(model: BoltzmannGenerator | MolecularEnergy) -> Calculator:
 
 @cache
 def _calculator_class() -> Any:
-    """The class, made when it is first needed, so that ASE may be missing."""
+    """The class, defined at the first call, because ASE may be missing."""
     import ase.units
     from ase.calculators.calculator import Calculator, all_changes
 
@@ -107,4 +106,4 @@ def _why(energy: MolecularEnergy, x: torch.Tensor) -> str:
     why = energy.why_outside(x) if isinstance(energy, FlowEnergy) else ""
     if why:
         return f"the molecule has left the support of the flow: {why}"
-    return "energy or force is not finite here; start from a sound structure, or take shorter steps."
+    return "energy or force is not finite here; start from a better structure, or take shorter steps."

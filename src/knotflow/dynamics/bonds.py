@@ -1,4 +1,4 @@
-"""Bonds that hold a molecule together, and when they count as broken."""
+"""Bonds of a molecule, and when they count as broken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from knotflow.molecules.system import MolecularSystem
 
 @dataclass(frozen=True, eq=False)
 class Bonds:
-    r"""Bonds of a molecule, and how far from their lengths they may get before they count as broken.
+    """Bonds of a molecule, their lengths, and the strain at which they count as broken.
 
     Args:
         pairs: the two atoms of each bond.
-        lengths: in nm, (bonds,).
-        strain: a bond longer than so many times its length, or shorter than its length divided by that, is
-            broken; a factor above 1, infinity: never.
+        lengths: equilibrium lengths in nm, (bonds,).
+        strain: a factor above 1. A bond is broken if it is longer than its length times this factor, or
+            shorter than its length divided by it. With infinity, no bond breaks.
     """
 
     pairs: Sequence[tuple[int, int]]
@@ -35,12 +35,12 @@ class Bonds:
         return cls(tuple(system.bonds), (x[i] - x[j]).square().sum(-1).sqrt(), strain)
 
     def largest_strain(self, x: Tensor) -> Tensor:
-        """The largest factor between a bond and its length, for positions (..., atoms, 3): shape (...)."""
+        """Largest factor by which a bond is too long or too short: positions (..., atoms, 3) to (...)."""
         i, j = torch.tensor(self.pairs, device=x.device).T
         lengths = (x[..., i, :] - x[..., j, :]).square().sum(-1).sqrt()
         ratio = lengths / self.lengths.to(x)
         return torch.maximum(ratio, 1 / ratio).amax(-1)
 
     def broken(self, x: Tensor) -> Tensor:
-        """Where a bond is broken, shape (...)."""
+        """Which molecules have a broken bond: positions (..., atoms, 3) to (...)."""
         return self.largest_strain(x) > self.strain

@@ -1,4 +1,4 @@
-"""What Markov chains leave behind: where they are, what they visited, and how often they moved."""
+"""Results of Markov chains: their current state, the states they visited, and their acceptance rates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +22,7 @@ from knotflow.statistics.estimates import Estimate, mean
 
 @dataclass(frozen=True)
 class ChainState:
-    """Where chains are: all that is needed to go on, on the same machine with the same random numbers."""
+    """Current state of chains: all that is needed to continue them with the same random numbers."""
 
     x: Tensor
     """Shape (chains, atoms, 3) in nm, or (chains, d)."""
@@ -35,7 +36,7 @@ class ChainState:
     """Number of cycles done, a scalar."""
 
     def save(self, path: str | Path) -> None:
-        """Write it to a ``.safetensors`` file."""
+        """Write a ``.safetensors`` file."""
         write_atomically(Path(path), to_bytes(self.tensors()))
 
     @classmethod
@@ -47,22 +48,25 @@ class ChainState:
             raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Its parts by name, as files keep them."""
+        """The fields by name, as stored in files."""
         return {field.name: getattr(self, field.name).cpu().contiguous() for field in fields(self)}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], device: str = "cpu") -> ChainState:
-        """The state made of such parts."""
+        """The inverse of `tensors`."""
         kept_on_cpu = ("random", "cycles")
         return cls(**{k: t if k in kept_on_cpu else t.to(device) for k, t in tensors.items()})
 
 
 @dataclass(frozen=True)
 class Moves:
-    """How often a kind of move was tried, and how often it was accepted."""
+    """Numbers of tried and accepted moves of one kind."""
 
     tried: int
     accepted: int
+
+    def __add__(self, other: Moves) -> Moves:
+        return Moves(self.tried + other.tried, self.accepted + other.accepted)
 
     @property
     def acceptance(self) -> float:
@@ -71,18 +75,22 @@ class Moves:
 
     @property
     def percent(self) -> str:
-        """The same in words: ``31 %``; a dash if none was tried."""
+        """`acceptance` as text: ``31 %``; a dash if none was tried."""
         return f"{100 * self.acceptance:.3g} %" if self.tried else "-"
 
 
+NO_MOVES: Final = {"flow": Moves(0, 0), "hmc": Moves(0, 0)}
+"""The kinds of moves, before any was tried."""
+
+
 def accepted_shares(moves: Mapping[str, Moves]) -> str:
-    """What was accepted of each kind of move that was tried, in a few words."""
+    """Acceptance of each kind of move that was tried, as text."""
     return "accepted: " + ", ".join(f"{kind} {some.percent}" for kind, some in moves.items() if some.tried)
 
 
 @dataclass(frozen=True)
 class Chains:
-    """What a run gave: rows of states, a column for each chain."""
+    """Result of a run: rows of states, with one column for each chain."""
 
     positions: Tensor
     """Shape (rows, chains, atoms, 3) in nm, or (rows, chains, d)."""
@@ -91,11 +99,11 @@ class Chains:
     log_prob: Tensor
     """Log-densities of the flow, shape (rows, chains), float64."""
     moves: Mapping[str, Moves]
-    """For each kind, ``"flow"`` and ``"hmc"``."""
+    """Counts for each kind of move: ``"flow"`` and ``"hmc"``."""
     every: int
     """Cycles from one row to the next."""
     state: ChainState
-    """Where the chains are now, to go on."""
+    """Final state, from which to continue."""
 
     def average(self, values: ArrayLike) -> Estimate:
         """Mean of an observable, values (rows, chains), and its standard error.
@@ -103,19 +111,18 @@ class Chains:
         Chains are independent of each other, so the error comes from the spread of their means; it is NaN
         for a single chain.
         """
-        table = self._table(values)
-        return mean(table.mean(0))
+        return mean(self._table(values).mean(0))
 
     def autocorrelation_time(self, values: ArrayLike | None = None) -> float:
         """Integrated autocorrelation time of an observable, values (rows, chains), in cycles.
 
-        Missing values are the energies. Believe it if the chains are at least twenty times as long.
+        By default of the energy. Trust it only if the chains are at least twenty times as long.
         """
         table = self._table(self.energy.cpu().numpy() if values is None else values)
         return self.every * autocorrelation_time(table)
 
     def effective_samples(self, values: ArrayLike | None = None) -> float:
-        """So many independent samples would tell the mean of an observable as well."""
+        """Number of independent samples that would give the mean of an observable equally well."""
         return self.energy.numel() * self.every / self.autocorrelation_time(values)
 
     def _table(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

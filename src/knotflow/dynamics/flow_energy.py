@@ -1,4 +1,4 @@
-"""A flow in the place of a force field."""
+"""The energy of a flow, to be used like a force field."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.transforms.domains import Limits
 
 _UNITS: Final = {2: "nm", 3: "rad", 4: "rad"}
-"""Of a coordinate, by the number of its atoms."""
+"""Unit of a coordinate, by its number of atoms."""
 
 
 class FlowEnergy(MolecularEnergy):
-    r"""The reduced energy $u = -\log p$ of a Boltzmann generator, for all that takes a `MolecularEnergy`.
+    r"""The reduced energy $u = -\log p$ of a Boltzmann generator, usable wherever a `MolecularEnergy` is.
 
-    Bonds, angles or torsions on an `Interval` must stay on it. Outside the density is zero: the energy of
-    such a frame, or of one that is not finite, is $+\infty$ and its force NaN. Other frames of a batch are
-    not touched by it. `why_outside` says which coordinate it was.
+    Bonds, angles or torsions on an `Interval` must stay on it. Outside the density is zero: such a frame, or
+    one that is not finite, has the energy $+\infty$ and the force NaN. Other frames of a batch are not
+    affected. `why_outside` names the coordinate.
 
-    Numbers are computed in the dtype of the model and given in that of ``x``: take ``model.double()`` where
-    digits count.
+    Numbers are computed in the dtype of the model and returned in that of ``x``; use ``model.double()`` for
+    more digits.
 
     Args:
-        model: The generator. It is used as it is, not copied.
+        model: The generator. It is not copied.
     """
 
     def __init__(self, model: BoltzmannGenerator) -> None:
@@ -37,7 +37,7 @@ class FlowEnergy(MolecularEnergy):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the model computes."""
+        """The dtype in which the model computes."""
         return next(self.model.parameters(), torch.empty(0)).dtype
 
     def energy(self, x: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ class FlowEnergy(MolecularEnergy):
             own = own.detach().requires_grad_()
             q, ladj = self.model.internal(own)
         inside = limits.hold(q) & ladj.isfinite()
-        # In the place of frames outside the flow sees the middle of its domains, so that the others are
-        # computed in a batch of the same shape as ever, and so to the same bits.
+        # Frames outside are replaced by the middle of the domains: the batch keeps its shape, and so the
+        # other frames their bits.
         points = torch.where(inside[:, None], q, limits.middle)
         log_prob, score = self.model.flow.log_prob_and_score(points)
         (force,) = torch.autograd.grad((q, ladj), own, (score, torch.ones_like(ladj)))
@@ -64,11 +64,11 @@ class FlowEnergy(MolecularEnergy):
         return u.to(x).reshape(x.shape[:-2]), force.to(x).reshape(x.shape)
 
     def inside(self, x: Tensor) -> Tensor:
-        """Whether the flow has a density at each of the frames ``(..., atoms, 3)``."""
+        """Which of the frames ``(..., atoms, 3)`` have a density."""
         return self._enter(x)[1].reshape(x.shape[:-2])
 
     def why_outside(self, x: Tensor) -> str:
-        """What is wrong with one frame ``(atoms, 3)`` outside, as a sentence; empty for one inside."""
+        """A sentence that says why one frame ``(atoms, 3)`` has no density; empty if it has one."""
         own, inside = self._enter(x[None])
         if bool(inside):
             return ""
@@ -80,8 +80,8 @@ class FlowEnergy(MolecularEnergy):
         domain, names = self.model.flow.domains[place], self.model.coordinates.names
         unit = _UNITS[len(self.model.coordinates.atoms[place])]
         return (
-            f"{names[place]} is {float(q[place]):.4g} {unit}, and the flow has a density from "
-            f"{domain.low:.4g} to {domain.high:.4g} only."
+            f"{names[place]} is {float(q[place]):.4g} {unit}, but the flow has a density only from "
+            f"{domain.low:.4g} to {domain.high:.4g}."
         )
 
     def _own(self, x: Tensor) -> Tensor:

@@ -1,31 +1,32 @@
-r"""Exact samples of an energy with the help of a flow: Metropolis chains, many at a time.
+r"""Exact samples of an energy with the help of a flow: many Metropolis chains at once.
 
-Two kinds of moves, each of which leaves $\pi \propto e^{-u}$ as it is, however good or bad the flow:
+There are two kinds of moves. Each leaves $\pi \propto e^{-u}$ invariant, however good or bad the flow is:
 
-**Flow.** The flow proposes a new molecule $x' \sim p$, whatever the chain's state $x$ is. It is accepted with
-probability $\min(1, W(x')/W(x))$, $W = e^{-u}/p$ (independence Metropolis; Tierney 1994). One such move can
-cross any barrier; but a state that the flow hardly ever proposes has a large $W$, and holds its chain long.
+**Flow.** The flow proposes a new molecule $x' \sim p$, independent of the chain's state $x$. It is accepted
+with probability $\min(1, W(x')/W(x))$, $W = e^{-u}/p$ (independence Metropolis; Tierney 1994). One such move
+can cross any barrier. But a state that the flow hardly ever proposes has a large $W$ and holds its chain for
+long.
 
 **Hybrid Monte Carlo.** A short piece of dynamics on $u$ itself, from fresh velocities (`HybridMove`). It
-crosses no barrier, but moves every state on.
+crosses no barrier, but moves every state.
 
-A flow is good globally and rough locally, dynamics is the other way round, so cycles of both are better than
-either. Both moves treat all poses of a molecule alike, so the chains sample its shape, as the generator does.
+A flow is good globally and rough locally; dynamics is the opposite. So cycles of both are better than either
+alone. Both moves treat all poses of a molecule alike, so the chains sample its shape, as the generator does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from knotflow.dynamics.chains import Chains, ChainState, Moves, accepted_shares
+from knotflow.dynamics.chains import NO_MOVES, Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_energy import FlowEnergy
 from knotflow.dynamics.hybrid import HybridMove
+from knotflow.dynamics.integrators import as_rows
 from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import Energy, MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -36,28 +37,28 @@ from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
 
 PATIENCE: Final = 100
-"""Rounds of proposals among which every chain must find a state to start from."""
+"""Rounds of proposals in which every chain must find a state to start from."""
 
 
 class FlowMonteCarlo:
     r"""Metropolis chains on an energy, with proposals by a flow.
 
     A cycle is ``flow_moves`` proposals of the flow, then ``hmc_moves`` trajectories of hybrid Monte Carlo;
-    all chains do the same move at the same time. Averages over the chains are those of $e^{-u}$, up to
-    rounding: a float32 model knows its density to some $10^{-4}$; give ``model.double()`` if that is too
-    much. The energy's temperature may be another than the model's.
+    all chains make the same move at the same time. Averages over the chains are those of $e^{-u}$, up to
+    rounding. A float32 model computes its density to about $10^{-4}$; if that is not enough, give
+    ``model.double()``. The energy may have another temperature than the model.
 
     Molecules with a stereocentre of wrong handedness are not part of the target: moves to them are refused.
 
     Args:
         model: A Boltzmann generator; or a flow, for an `Energy` on the same domains, without dynamics.
-        energy: What to sample.
-        flow_moves: Proposals of the flow in a cycle.
+        energy: The energy to sample.
+        flow_moves: Flow proposals in a cycle.
         hmc_moves: Trajectories in a cycle.
         md_steps: Time steps of a trajectory.
-        time_step: In ps. About three quarters of the trajectories should be accepted.
-        masses: Of the atoms in amu, shape (atoms,); missing: those of the molecule. Any positive ones give
-            the same averages.
+        time_step: Length of a time step in ps. About three quarters of the trajectories should be accepted.
+        masses: Masses of the atoms in amu, shape (atoms,); by default those of the molecule. Any positive
+            ones give the same averages.
 
     Raises:
         ValueError: if model and energy do not fit together, or a number is out of range.
@@ -88,17 +89,17 @@ class FlowMonteCarlo:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the energy for a cycle of one chain."""
-        return self.flow_moves + (self.hmc_moves * self._hybrid.evaluations if self.hmc_moves else 0)
+        """Energy evaluations in a cycle of one chain; a trajectory needs one a step and one at its start."""
+        return self.flow_moves + (self.hmc_moves * (self._hybrid.steps + 1) if self.hmc_moves else 0)
 
     def start(self, chains: int | Tensor, seed: int = 0) -> ChainState:
-        """First states: samples of the flow, or positions of your own, and a seed for all that follows.
+        """Make the first states: samples of the flow, or positions of your own.
 
-        Chains have to forget where they started: leave out the first part of what they give.
+        Chains have to forget where they started: discard the first part of what they give.
 
         Args:
-            chains: Their number, or a state for each: (chains, atoms, 3) or (chains, d).
-            seed: Of the random numbers.
+            chains: Number of chains, or a state for each: (chains, atoms, 3) or (chains, d).
+            seed: Seed of the random numbers, also of all cycles that follow.
 
         Raises:
             ValueError: if states have no finite energy or the wrong handedness, or the flow finds no others.
@@ -115,20 +116,15 @@ class FlowMonteCarlo:
 
     @torch.no_grad()
     def run(
-        self,
-        state: ChainState,
-        cycles: int,
-        *,
-        every: int = 1,
-        progress: Progress | None = None,
+        self, state: ChainState, cycles: int, *, every: int = 1, progress: Progress | None = None
     ) -> Chains:
-        """Go on from a state. Two runs, one after the other, are the same as one long run, bit for bit.
+        """Continue from a state. Two runs in succession equal one long run, bit for bit.
 
         Args:
             state: From `start`, or ``state`` of an earlier run.
-            cycles: How many to do, a multiple of ``every``.
-            every: After so many cycles the states are kept.
-            progress: Called with the number of cycles done after each.
+            cycles: Number of cycles, a multiple of ``every``.
+            every: Cycles from one kept state to the next.
+            progress: Called with the number of cycles done, after each.
         """
         check_count("every", every, 1)
         check_count("cycles", cycles, 1)
@@ -137,37 +133,25 @@ class FlowMonteCarlo:
         random = torch.Generator(state.x.device)
         random.set_state(state.random)
         x, u, log_prob = state.x, state.energy, state.log_prob
-        accepted = {"flow": 0, "hmc": 0}
-        kept = []
+        moves, kept = dict(NO_MOVES), []
         for cycle in range(1, cycles + 1):
             for _ in range(self.flow_moves):
                 x, u, log_prob, accept = self._flow_move(x, u, log_prob, random)
-                accepted["flow"] += int(accept.sum())
+                moves["flow"] += Moves(len(x), int(accept.sum()))
             moved = torch.zeros_like(u, dtype=torch.bool)
             for _ in range(self.hmc_moves):
                 x, u, accept = self._hmc_move(x, u, random)
-                accepted["hmc"] += int(accept.sum())
+                moves["hmc"] += Moves(len(x), int(accept.sum()))
                 moved = moved | accept
             if bool(moved.any()):
                 log_prob = torch.where(moved, self._log_prob(x), log_prob)
             if cycle % every == 0:
                 kept.append((x, u, log_prob))
             if progress is not None:
-                progress("sampling", cycle, cycles, accepted_shares(self._moves(cycle * len(x), accepted)))
-        rows = [torch.stack(part) for part in zip(*kept, strict=True)]
-        return Chains(
-            positions=rows[0],
-            energy=rows[1],
-            log_prob=rows[2],
-            moves=self._moves(cycles * len(x), accepted),
-            every=every,
-            state=ChainState(x, u, log_prob, random.get_state(), state.cycles + cycles),
-        )
-
-    def _moves(self, cycles: int, accepted: Mapping[str, int]) -> dict[str, Moves]:
-        """Moves in so many cycles, summed over chains."""
-        in_a_cycle = {"flow": self.flow_moves, "hmc": self.hmc_moves}
-        return {kind: Moves(cycles * n, accepted[kind]) for kind, n in in_a_cycle.items()}
+                progress("sampling", cycle, cycles, accepted_shares(moves))
+        positions, energy, density = (torch.stack(part) for part in zip(*kept, strict=True))
+        end = ChainState(x, u, log_prob, random.get_state(), state.cycles + cycles)
+        return Chains(positions, energy, density, moves, every, end)
 
     def _flow_move(
         self, x: Tensor, u: Tensor, log_prob: Tensor, random: torch.Generator
@@ -177,7 +161,7 @@ class FlowMonteCarlo:
         gain = (u + log_prob) - (new_u + new_log_prob)
         accept = allowed & (_log_uniform(u, random) < gain)
         return (
-            torch.where(_like(accept, x), new_x, x),
+            torch.where(as_rows(accept, x), new_x, x),
             torch.where(accept, new_u, u),
             torch.where(accept, new_log_prob, log_prob),
             accept,
@@ -186,16 +170,16 @@ class FlowMonteCarlo:
     def _hmc_move(self, x: Tensor, u: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         new_x, new_u, gain = self._hybrid.propose(x, random)
         accept = self._right_handed(new_x) & (_log_uniform(u, random) < gain)
-        return torch.where(_like(accept, x), new_x, x), torch.where(accept, new_u, u), accept
+        return torch.where(as_rows(accept, x), new_x, x), torch.where(accept, new_u, u), accept
 
     @torch.no_grad()
     def _propose(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Samples of the flow, their energies and log-densities, and which the target contains at all."""
+        """Samples of the flow, their energies and log-densities, and which of them the target contains."""
         if isinstance(self.model, BoltzmannGenerator):
             q, log_q = self.model.flow.sample_and_log_prob(n, generator=random)
             x, ladj = self.model.coordinates.inverse(q)
             log_prob = log_q - ladj
-            # A stiff torsion beyond half a turn is another one's twin, and log_prob(x) is that of the twin.
+            # A stiff torsion beyond half a turn has the same x as one within, and log_prob(x) is of that one.
             allowed = self._right_handed(x) & (self.model.unwound(q) == q).all(-1)
         else:
             x, log_prob = self.model.sample_and_log_prob(n, generator=random)
@@ -220,20 +204,22 @@ class FlowMonteCarlo:
 
     @torch.no_grad()
     def _start_at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        least = 3 if isinstance(self.model, BoltzmannGenerator) else 2
-        if x.ndim != least or len(x) == 0:
-            shape = f"(chains, {self.model.n_atoms}, 3)" if least == 3 else f"(chains, {self.model.dim})"
-            raise ValueError(f"states to start from must have shape {shape}, got {tuple(x.shape)}.")
+        shape = (self.model.n_atoms, 3) if isinstance(self.model, BoltzmannGenerator) else (self.model.dim,)
+        if x.ndim == 0 or len(x) == 0 or x.shape[1:] != shape:
+            expected = ", ".join(map(str, shape))
+            raise ValueError(
+                f"states to start from must have shape (chains, {expected}), got {tuple(x.shape)}."
+            )
         u = self._energy(x)
         if not bool((u.isfinite() & self._right_handed(x)).all()):
             raise ValueError(
-                "every chain must start with a finite energy and the right handedness; leave out the others."
+                "every chain must start with a finite energy and the right handedness; remove the others."
             )
         return x, u, self._log_prob(x)
 
     def _energy(self, x: Tensor) -> Tensor:
         if isinstance(self.energy, MolecularEnergy):
-            # With forces that nobody needs here, but this is the fast way: compiled, or on all cores.
+            # The forces are not needed here, but this is the fast way: compiled, or on all cores.
             return self.energy.energy_and_force(x)[0].double()
         return self.energy.energy(x).double()
 
@@ -269,15 +255,11 @@ def _log_uniform(u: Tensor, random: torch.Generator) -> Tensor:
     return torch.rand(u.shape, generator=random, dtype=u.dtype, device=u.device).log()
 
 
-def _like(accept: Tensor, x: Tensor) -> Tensor:
-    return accept.reshape(-1, *[1] * (x.ndim - 1))
-
-
 def _check_pair(model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Energy) -> None:
     if isinstance(model, BoltzmannGenerator) and isinstance(energy, MolecularEnergy):
         if model.n_atoms != energy.n_atoms:
             raise ValueError(
-                f"the model is of a molecule of {model.n_atoms} atoms, the energy of one of "
+                f"the model is for a molecule of {model.n_atoms} atoms, the energy for one of "
                 f"{energy.n_atoms}; they must be the same molecule."
             )
     elif isinstance(model, Flow) and isinstance(energy, Energy):
@@ -293,5 +275,5 @@ def _check_pair(model: BoltzmannGenerator | Flow, energy: MolecularEnergy | Ener
 
 
 def _place(domain: Domain) -> Domain | type[Line]:
-    """The points of a domain: the limits of a line are no limits."""
+    """The points of a domain: the limits of a line do not bound it."""
     return Line if isinstance(domain, Line) else domain

@@ -1,4 +1,4 @@
-r"""Proposals of hybrid Monte Carlo: a short piece of dynamics from fresh velocities (Duane et al. 1987)."""
+"""Proposals of hybrid Monte Carlo: a short piece of dynamics from fresh velocities (Duane et al. 1987)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import MolecularEnergy
 
 JITTER: Final = 0.2
-"""Time steps of a trajectory are longer or shorter by up to this share, lest one fit a vibration's period."""
+"""Relative random change of the time step of a trajectory, so that none matches a vibration's period."""
 
 
 @dataclass(frozen=True, eq=False)
 class HybridMove:
     r"""A trajectory by velocity Verlet on $H = u + \sum m v^2/2kT$ from thermal velocities.
 
-    Accepted with probability $\min(1, e^{-\Delta H})$ it is in detailed balance with $e^{-u}$, although the
-    centre of mass stands still. Velocities are drawn given that their total momentum is zero. Forces sum to
-    zero, since no translation changes $u$. So Verlet stays among such velocities, is reversible and keeps
-    volumes there, and $e^{-H}$ summed over them is $e^{-u}$ up to a factor. That the centre never moves is no
-    loss: nothing depends on it.
+    Accepted with probability $\min(1, e^{-\Delta H})$, it is in detailed balance with $e^{-u}$, although the
+    centre of mass does not move. Velocities are drawn given that their total momentum is zero. Forces sum to
+    zero, since no translation changes $u$. So Verlet keeps the momentum at zero; among such velocities it is
+    reversible and preserves volume, and $e^{-H}$ integrated over them is $e^{-u}$ up to a factor. Nothing is
+    lost by a fixed centre, because nothing depends on it.
 
     Args:
-        energy: What to sample.
+        energy: The energy to sample.
         masses: The atoms, at the temperature of the energy.
         steps: Time steps of a trajectory.
-        time_step: In ps.
+        time_step: Length of a time step in ps.
     """
 
     energy: MolecularEnergy
@@ -39,17 +39,12 @@ class HybridMove:
     steps: int
     time_step: float
 
-    @property
-    def evaluations(self) -> int:
-        """Evaluations of the energy for a trajectory: one for each step, and one where it begins."""
-        return self.steps + 1
-
     def propose(self, x: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         r"""Ends of trajectories that begin at ``x``, (chains, atoms, 3).
 
         Returns:
-            Positions, energies, and $-\Delta H$, the latter two (chains,) in float64. It is $-\infty$ for
-            trajectories that flew apart and stopped on the way; those back from their end would stop, too.
+            Positions, energies, and $-\Delta H$, the latter two (chains,) in float64. The last is $-\infty$
+            for trajectories that blew up and stopped on the way; their reverse would stop as well.
         """
         stretch = 1 + JITTER * (2 * float(torch.rand((), generator=random, device=x.device)) - 1)
         verlet = Verlet(self.energy, self.masses, stretch * self.time_step)
@@ -60,5 +55,5 @@ class HybridMove:
         return end.positions, end.energy.double(), gain
 
     def _total(self, state: State) -> Tensor:
-        """H in kT, (chains,) in float64."""
+        """$H$ in kT, (chains,) in float64."""
         return state.energy.double() + self.masses.kinetic_energy(state.velocities.double())

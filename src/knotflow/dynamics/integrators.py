@@ -1,8 +1,8 @@
 r"""Velocity Verlet and Langevin dynamics of many replicas at once, on any potential.
 
-An integrator is a step from one `State` to the next. A replica whose step fails stays for good where it was
-before, and says when and why. What the others do does not change by a bit: they are computed as before, with
-the stopped one in its place.
+An integrator is a step from one `State` to the next. A replica whose step fails stops for good where it was
+before that step; its state says when and why. The other replicas do not change by a bit: the stopped one
+stays in the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Advance = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Status(IntEnum):
-    """How a replica is."""
+    """Whether a replica moves, or why it stopped."""
 
     MOVING = 0
     NOT_FINITE = 1
@@ -39,7 +39,7 @@ class Status(IntEnum):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The status in words."""
         return ("moving", "not a finite number", "outside of the support", "a broken bond")[self]
 
 
@@ -50,9 +50,9 @@ class State:
     positions: Tensor
     """(replicas, atoms, 3) in nm, or (replicas, d)."""
     velocities: Tensor
-    """In nm/ps."""
+    """Velocities in nm/ps."""
     force: Tensor
-    """In kT/nm, at the positions."""
+    """Forces at the positions, in kT/nm."""
     energy: Tensor
     """Potential energy in kT, (replicas,)."""
     status: Tensor
@@ -60,9 +60,9 @@ class State:
     stopped: Tensor
     """The step that failed, (replicas,); -1 while a replica moves."""
     step: int = 0
-    """How many steps were done."""
+    """Number of steps done."""
     time: float = 0.0
-    """In ps."""
+    """Time in ps."""
 
     @property
     def moving(self) -> Tensor:
@@ -75,11 +75,11 @@ class Integrator(ABC):
 
     Args:
         potential: energies and forces.
-        masses: what moves.
+        masses: the masses that move.
         dt: length of a step in ps.
-        broken: positions to a mask of replicas that have come apart, and stop: `Bonds.broken`.
-        compiled: whether to compile a step, force included, as one graph: for potentials made of torch
-            functions alone, as `CoordinateEnergy`. `TorchForceField` and `FlowEnergy` compile themselves.
+        broken: maps positions to a mask of the replicas that have come apart and must stop: `Bonds.broken`.
+        compiled: whether to compile a step, force included, as one graph. This is for potentials made of
+            torch functions only, such as `CoordinateEnergy`. `TorchForceField` compiles itself.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Integrator(ABC):
         self._advance = Compiled(self._moved, task="the dynamics", enabled=compiled)
 
     def start(self, positions: Tensor, velocities: Tensor) -> State:
-        """Replicas that have not moved yet; those that cannot are stopped from the beginning.
+        """The state before the first step; replicas that cannot move are stopped from the beginning.
 
         Args:
-            positions: (replicas, ...), as ``masses`` says.
+            positions: (replicas, ...), where ... is the shape of ``masses``.
             velocities: of the same shape; see `Masses.thermal_velocities`.
         """
         for name, value in (("positions", positions), ("velocities", velocities)):
@@ -110,20 +110,12 @@ class Integrator(ABC):
                     f"{name} must have shape (replicas, {shape}), with as many replicas as there are "
                     f"positions, got {tuple(value.shape)}."
                 )
-        x = positions.detach()
-        zero = x.new_zeros(len(x), dtype=torch.int64)
-        bare = State(x, velocities.detach().to(x), torch.zeros_like(x), x.new_zeros(len(x)), zero, zero - 1)
+        x, v = positions.detach(), velocities.detach().to(positions)
         with torch.no_grad():
             u, f = self.potential.energy_and_force(x)
-            reason = self._reason(x, bare.velocities, u, f)
+            reason = self._reason(x, v, u, f)
         ok = reason == Status.MOVING
-        return replace(
-            bare,
-            force=torch.where(_rows(ok, f), f, 0.0),
-            energy=u,
-            status=reason,
-            stopped=torch.where(ok, -1, 0),
-        )
+        return State(x, v, torch.where(as_rows(ok, f), f, 0.0), u, reason, torch.where(ok, -1, 0))
 
     @torch.no_grad()
     def step(self, state: State) -> State:
@@ -144,7 +136,7 @@ class Integrator(ABC):
         )
 
     def run(self, state: State, steps: int) -> State:
-        """The state so many steps later; once nothing moves any more, only the clock does."""
+        """The state after this many steps; once no replica moves, only the time advances."""
         for done in range(steps):
             if done % 100 == 0 and not bool(state.moving.any()):
                 left = steps - done
@@ -154,7 +146,7 @@ class Integrator(ABC):
 
     @abstractmethod
     def _extra(self, state: State) -> tuple[Tensor, ...]:
-        """What a step needs beside the state."""
+        """Tensors that a step needs in addition to the state."""
 
     @abstractmethod
     def _splitting(self, field: Field, x: Tensor, v: Tensor, f: Tensor, *extra: Tensor) -> Advance:
@@ -163,18 +155,18 @@ class Integrator(ABC):
     def _moved(
         self, x: Tensor, v: Tensor, f: Tensor, u: Tensor, status: Tensor, *extra: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """A step of those that move and stay intact, and the reason why others do not."""
+        """A step of the replicas that move and stay intact, and a `Status` that says why others do not."""
         moving = status == int(Status.MOVING)  # to Dynamo, a Status is not a number
 
         def field(there: Tensor) -> tuple[Tensor, Tensor]:
-            # Those that stopped, or are nowhere, are evaluated where they were: a potential sees numbers
-            # only, and always as many rows.
-            return self.potential.energy_and_force(torch.where(_rows(moving & _finite(there), x), there, x))
+            # Replicas that stopped, or are not finite, are evaluated where they were: a potential sees only
+            # finite numbers, and always the same number of rows.
+            return self.potential.energy_and_force(torch.where(as_rows(moving & _finite(there), x), there, x))
 
         new_x, new_v, new_f, new_u = self._splitting(field, x, v, f, *extra)
         reason = self._reason(new_x, new_v, new_u, new_f)
         ok = moving & (reason == int(Status.MOVING))
-        rows = _rows(ok, x)
+        rows = as_rows(ok, x)
         return (
             torch.where(rows, new_x, x),
             torch.where(rows, new_v, v),
@@ -184,13 +176,13 @@ class Integrator(ABC):
         )
 
     def _reason(self, x: Tensor, v: Tensor, u: Tensor, f: Tensor) -> Tensor:
-        """Why replicas cannot go on from here, as a `Status`."""
+        """Why replicas cannot move on from here, as a `Status`."""
         reason = torch.full_like(u, int(Status.MOVING), dtype=torch.int64)
         if self.broken is not None:
             reason = torch.where(self.broken(x), int(Status.BROKEN), reason)
         finite = u.isfinite() & _finite(f) & _finite(v) & _finite(x)
         reason = torch.where(finite, reason, int(Status.NOT_FINITE))
-        # Outside there is no force, so that velocities are not finite either.
+        # Checked last: outside there is no force, so velocities are not finite either.
         return torch.where(_finite(x) & (u == math.inf), int(Status.OUTSIDE), reason)
 
     def _half_kick(self, like: Tensor) -> Tensor:
@@ -200,8 +192,8 @@ class Integrator(ABC):
 class Verlet(Integrator):
     r"""Velocity Verlet (`knotflow.simulation.splitting.verlet`): Newton's equations.
 
-    On an energy with two continuous derivatives the total energy stays within $O(dt^2)$ of where it began,
-    for very long times; where the force jumps, every crossing leaves an error of first order.
+    On an energy with two continuous derivatives the total energy stays within $O(dt^2)$ of its first value
+    for very long times. Where the force jumps, every crossing adds a first-order error.
     """
 
     def _extra(self, state: State) -> tuple[Tensor, ...]:
@@ -216,17 +208,13 @@ class Verlet(Integrator):
 class Langevin(Integrator):
     r"""Langevin dynamics at the temperature of the masses (`knotflow.simulation.splitting.baoab`).
 
-    The random numbers of a step follow from the seed and the number of the step, so a state is all that is
-    needed to go on with the same bits. Free masses get no momentum from the noise, and keep none.
+    The random numbers of a step depend only on the seed and the number of the step, so a run can be continued
+    from a state with the same bits. Free masses get no momentum from the noise, and keep none. Arguments not
+    listed here are those of `Integrator`.
 
     Args:
-        potential: energies and forces.
-        masses: what moves, and its temperature.
-        dt: length of a step in ps.
         friction: in 1/ps.
-        seed: of the random numbers.
-        broken: see `Integrator`.
-        compiled: see `Integrator`.
+        seed: seed of the random numbers.
     """
 
     def __init__(
@@ -267,6 +255,6 @@ def _finite(x: Tensor) -> Tensor:
     return x.isfinite().flatten(1).all(1)
 
 
-def _rows(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask of replicas that broadcasts against positions."""
+def as_rows(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of replicas in a shape that broadcasts against ``like``, whose first axis is the replicas."""
     return mask.reshape(-1, *[1] * (like.ndim - 1))

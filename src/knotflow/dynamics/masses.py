@@ -1,4 +1,4 @@
-"""The masses that move, and which of their motion counts as heat."""
+"""Masses at a temperature: velocities, kinetic energy and degrees of freedom."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Masses:
     Units are nm, ps and amu, so $m v^2$ is in kJ/mol, and ``kT`` in kJ/mol turns reduced forces (kT/nm) into
     accelerations $\frac{kT}{m} f$ in nm/ps². With unit masses and ``kT`` = 1 units are reduced.
 
-    If no outside force acts (``free``), the centre of mass stands still and there are three
-    degrees of freedom less. Velocities are then drawn from the Maxwell-Boltzmann distribution *given* a
-    total momentum of zero. That is: draw all of them, and take the velocity of the centre of mass away,
-    which is a projection, orthogonal in $\sum m v^2$. Rotations stay: they carry $kT/2$ like other motions.
+    If no outside force acts (``free``), the centre of mass stands still and there are three degrees of
+    freedom less. Velocities are then drawn from the Maxwell-Boltzmann distribution *given* a total momentum
+    of zero: draw all of them and subtract the velocity of the centre of mass, which is a projection,
+    orthogonal in $\sum m v^2$. Rotations stay: they carry $kT/2$ like other motions.
 
     Args:
-        values: of the masses, broadcast against one point: (atoms, 1) amu, or (d,).
-        shape: of one point: (atoms, 3), or (d,).
+        values: masses in amu, broadcast against one point: (atoms, 1), or (d,).
+        shape: shape of one point: (atoms, 3), or (d,).
         temperature: in K; 1 in reduced units.
         kT: in kJ/mol; 1 in reduced units.
-        free: whether the centre of mass stands still; axis -2 is that of the atoms.
+        free: whether the centre of mass stands still; axis -2 is the atoms.
     """
 
     values: Tensor
@@ -43,7 +43,7 @@ class Masses:
 
     @classmethod
     def molecule(cls, masses: ArrayLike, temperature: float) -> Self:
-        """Atoms of masses (atoms,) in amu, at a temperature in K, on which nothing acts from outside."""
+        """Atoms with masses (atoms,) in amu, at a temperature in K, without outside forces."""
         column = torch.as_tensor(np.asarray(masses, dtype=np.float64))
         if column.ndim != 1 or len(column) < 2 or not bool((column > 0).all()):
             raise ValueError(f"masses must be positive, one for each of at least two atoms, got {masses!r}.")
@@ -56,12 +56,12 @@ class Masses:
 
     @classmethod
     def unit(cls, dim: int, mass: float = 1.0) -> Self:
-        """A particle with so many coordinates and ``kT`` = 1: for densities of coordinates."""
+        """A particle with ``dim`` coordinates and ``kT`` = 1: for densities of coordinates."""
         return cls(torch.full((dim,), mass, dtype=torch.float64), (dim,), 1.0, 1.0, False)
 
     @property
     def degrees_of_freedom(self) -> int:
-        """How many there are of which each has $kT/2$ on average."""
+        """Number of degrees of freedom; each has $kT/2$ on average."""
         return math.prod(self.shape) - (3 if self.free else 0)
 
     def kinetic_energy(self, v: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Masses:
         return 0.5 / self.kT * (self.values.to(v) * v.square()).flatten(1).sum(1)
 
     def kinetic_temperature(self, v: Tensor) -> Tensor:
-        """Temperature of the motion in K, shape (replicas,)."""
+        """Temperature in K of velocities (replicas, ...), shape (replicas,)."""
         return 2 * self.temperature / self.degrees_of_freedom * self.kinetic_energy(v)
 
     def thermal_velocities(
@@ -81,7 +81,7 @@ class Masses:
         return self.at_rest((self.kT / self.values.to(noise)).sqrt() * noise)
 
     def at_rest(self, v: Tensor) -> Tensor:
-        """Velocities less that of the centre of mass, if that is to stand still."""
+        """Velocities minus that of the centre of mass, if that stands still."""
         if not self.free:
             return v
         weights = (self.values / self.values.sum()).to(v)

@@ -1,8 +1,8 @@
-r"""A flow as a force of OpenMM: in any ``Simulation``, with its integrators and reporters.
+"""A flow as an OpenMM force, for any ``Simulation`` with its integrators and reporters.
 
-OpenMM calls back once a step with the positions of one molecule. That costs some tens of milliseconds a
-step, so `FlowEnergy` and the integrators of this package are the faster way to many replicas; this one is for
-what OpenMM has and they have not: its other forces, integrators, barostats, reporters and plugins.
+OpenMM calls back once a step with the positions of one molecule. That costs some tens of milliseconds a step,
+so for many replicas `FlowEnergy` and the integrators of this package are faster. Use this force for what only
+OpenMM has: its other forces, integrators, barostats, reporters and plugins.
 """
 
 from __future__ import annotations
@@ -25,33 +25,30 @@ if TYPE_CHECKING:
 
 
 def openmm_force(
-    model: BoltzmannGenerator,
-    system: openmm.System | None = None,
-    *,
-    particles: Sequence[int] | None = None,
+    model: BoltzmannGenerator, system: openmm.System | None = None, *, particles: Sequence[int] | None = None
 ) -> openmm.PythonForce:
     r"""The potential $U(x) = -kT \log p(x)$ of a flow, kJ/mol, as an OpenMM force.
 
-    $kT$ is that of the temperature the flow was trained at, so that OpenMM's thermostat at this temperature
-    samples $p$. OpenMM holds a copy of the model: later changes of ``model`` do not reach it. It computes in
-    the dtype of the model; give ``model.double()`` where energy must be conserved to many digits.
+    $kT$ belongs to the temperature the flow was trained at, so OpenMM's thermostat at this temperature
+    samples $p$. OpenMM holds a copy of the model: later changes of ``model`` do not reach it. The copy
+    computes in the dtype of the model; give ``model.double()`` where energy must be conserved to many digits.
 
-    A System with this force can be serialised, and copied, as others can: its XML then contains the model
-    (and, as that of every ``PythonForce``, a pickle: read such files only from people you trust). A flow
-    that was put together by hand cannot be written.
+    A System with this force can be serialised and copied like any other. Its XML then contains the model and,
+    as with every ``PythonForce``, a pickle: read such files only from people you trust. A flow that was put
+    together by hand cannot be serialised.
 
-    Whatever leaves the flow's support, or has no finite energy, ends the simulation with an
-    ``OpenMMException`` that says which coordinate it was; the Context then still holds the last positions.
+    A molecule that leaves the flow's support, or has no finite energy, ends the simulation with an
+    ``OpenMMException`` that names the coordinate; the Context then still holds the last positions.
 
     Args:
         model: The generator.
-        system: The System it is meant for, to have it checked now rather than at the first step. The force is
-            not added to it: do that with ``system.addForce``.
-        particles: Which particles are the molecule, in the order of its atoms; missing: all of the System.
+        system: The System it is meant for, to be checked now rather than at the first step. The force is not
+            added to it: do that with ``system.addForce``.
+        particles: The particles of the molecule, in the order of its atoms; by default all of the System.
 
     Raises:
         ValueError: if the System has another number of atoms, a periodic box, constraints or atoms without
-            mass, or if ``particles`` are not as many different ones as the molecule has atoms.
+            mass, or if ``particles`` does not name one particle for each atom of the molecule.
         ModuleNotFoundError: without OpenMM 8.5 or newer.
     """
     if not isinstance(model, BoltzmannGenerator):
@@ -78,7 +75,7 @@ def openmm_force(
 
 
 class FlowPotential:
-    """What OpenMM calls: a State in, energy (kJ/mol) and forces (kJ/mol/nm) out; can be pickled.
+    """The function that OpenMM calls: a State in, energy (kJ/mol) and forces (kJ/mol/nm) out; can be pickled.
 
     Args:
         model: The generator; a copy is kept.
@@ -92,8 +89,8 @@ class FlowPotential:
         positions = state.getPositions(asNumpy=True)._value
         if positions.shape != (self.energy.n_atoms, 3):
             raise ValueError(
-                f"this flow is of a molecule of {self.energy.n_atoms} atoms, the System has "
-                f"{len(positions)}; say with openmm_force(model, particles=...) which of them it is."
+                f"this flow is for a molecule of {self.energy.n_atoms} atoms, the System has "
+                f"{len(positions)}; name its particles with openmm_force(model, particles=...)."
             )
         x = torch.tensor(positions, dtype=torch.float64)
         u, force = self.energy.energy_and_force(x)
@@ -103,7 +100,7 @@ class FlowPotential:
         return self.kT * float(u), self.kT * force.numpy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As a model file, which later versions can read, too, rather than as the insides of this one.
+        # As a model file, which later versions can read as well, unlike the attributes of this class.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.safetensors"
             self.energy.model.save(path)
@@ -111,7 +108,7 @@ class FlowPotential:
 
 
 def _read_potential(data: bytes, *_: object) -> FlowPotential:
-    """A potential from what was pickled; earlier versions noted one thing more, which has no meaning now."""
+    """A potential from pickled data; a second argument, pickled by earlier versions, is ignored."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         path.write_bytes(data)
@@ -130,28 +127,26 @@ def _check_system(model: BoltzmannGenerator, system: openmm.System, particles: l
     n = system.getNumParticles()
     if particles is None and n != model.n_atoms:
         raise ValueError(
-            f"this flow is of a molecule of {model.n_atoms} atoms, the System has {n}; say with "
-            "particles=... which of them are the molecule."
+            f"this flow is for a molecule of {model.n_atoms} atoms, the System has {n}; name its particles "
+            "with particles=..."
         )
     chosen = set(range(n) if particles is None else particles)
     if not chosen <= set(range(n)):
         raise ValueError(f"particles must be numbers from 0 to {n - 1}, got {sorted(chosen)}.")
     if system.usesPeriodicBoundaryConditions():
         raise ValueError(
-            "the System is periodic, but a flow is of one molecule in open space; make it with "
+            "the System is periodic, but a flow is for one molecule in open space; create it with "
             "nonbondedMethod=NoCutoff."
         )
-    constrained = [
-        number for number in range(system.getNumConstraints())
-        if chosen & set(system.getConstraintParameters(number)[:2])
-    ]  # fmt: skip
+    pairs = [system.getConstraintParameters(number)[:2] for number in range(system.getNumConstraints())]
+    constrained = sum(not chosen.isdisjoint(pair) for pair in pairs)
     if constrained:
         raise ValueError(
-            f"{len(constrained)} constraints hold atoms of the molecule, but a flow moves all of them; make "
-            "the System with constraints=None."
+            f"{constrained} constraints hold atoms of the molecule, but a flow moves all of them; create the "
+            "System with constraints=None."
         )
     if any(system.isVirtualSite(i) or system.getParticleMass(i)._value <= 0 for i in chosen):
         raise ValueError(
-            "some atoms of the molecule have no mass or are virtual sites, so that they would not move as "
-            "the flow's force says; give all of them their mass."
+            "some atoms of the molecule have no mass or are virtual sites, so the flow's force would not "
+            "move them; give all of them their mass."
         )

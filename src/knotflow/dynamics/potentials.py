@@ -1,10 +1,10 @@
-r"""What integrators run on: anything that gives energies and forces of many points at once.
+r"""Potentials for integrators: anything that gives energies and forces of many points at once.
 
-Force fields do as they are (`knotflow.energies.OpenMMEnergy`, `knotflow.energies.TorchForceField`), and so
-does a `knotflow.dynamics.FlowEnergy`. Densities of coordinates do as a `CoordinateEnergy`.
+Force fields (`knotflow.energies.OpenMMEnergy`, `knotflow.energies.TorchForceField`) and
+`knotflow.dynamics.FlowEnergy` are potentials. `CoordinateEnergy` makes one of a density of coordinates.
 
-Outside of its domains a density is zero. There the energy is $+\infty$ and the force is NaN, for the points
-concerned and for no others: to integrators an infinite energy is the sign that a replica has left.
+Outside of its domains a density is zero. There the energy is $+\infty$ and the force is NaN, for these points
+only. Integrators take an infinite energy as the sign that a replica has left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from knotflow.transforms.domains import Limits
 
 
 class Potential(Protocol):
-    """Reduced energies and forces of points, a row for each replica."""
+    """Reduced energies and forces of points, one row for each replica."""
 
     def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (replicas,) in kT, +∞ outside of the support; forces -du/dx of the shape of ``x``."""
@@ -38,8 +38,8 @@ class Density(Protocol):
 class CoordinateEnergy:
     r"""A density of coordinates as a potential: rings, mixtures, a flow over a few coordinates.
 
-    Circles are left to the density: they take any number. Points outside of an interval, where
-    the formula of an energy may go on and a flow refuses, have $u = +\infty$.
+    On circles any number is allowed. Points outside of an interval have $u = +\infty$, even if the formula of
+    the energy continues there.
 
     Args:
         density: energies, made of torch functions, and domains.
@@ -54,7 +54,7 @@ class CoordinateEnergy:
         inside = limits.hold(x)
 
         def total(x: Tensor) -> tuple[Tensor, Tensor]:
-            # Those outside are evaluated in the middle, where everything is a number.
+            # Points outside are evaluated in the middle, where everything is finite.
             u = self.density.energy(torch.where(inside[..., None], x, limits.middle))
             return u.sum(), u
 

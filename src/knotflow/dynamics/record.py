@@ -1,4 +1,4 @@
-"""What a run of dynamics leaves behind: energies and geometry over time, in one file."""
+"""The record of a dynamics run: energies and positions over time, in one file."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ FORMAT: Final = "knotflow-dynamics-1"
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Replicas over time; what comes after a replica has stopped is NaN."""
+    """Replicas over time; values after a replica has stopped are NaN."""
 
     time: NDArray[np.float64]
-    """In ps, (records,); the first is the start."""
+    """Time in ps, (records,); the first is the start."""
     potential: NDArray[np.float64]
-    """In kT, (records, replicas)."""
+    """Potential energy in kT, (records, replicas)."""
     kinetic: NDArray[np.float64]
-    """In kT, (records, replicas)."""
+    """Kinetic energy in kT, (records, replicas)."""
     positions: NDArray[np.float32]
-    """In nm, (records, replicas, atoms, 3)."""
+    """Positions in nm, (records, replicas, atoms, 3)."""
     status: NDArray[np.int64]
     """`knotflow.dynamics.Status` at the end, (replicas,)."""
     stopped: NDArray[np.int64]
-    """The step that failed, (replicas,); -1 for those that moved to the end."""
+    """The step that failed, (replicas,); -1 if none did."""
     production: int
-    """Records from this one on are without a thermostat."""
+    """First record without a thermostat."""
     degrees_of_freedom: int
     about: dict[str, Any] = field(default_factory=dict)
-    """Configuration, molecule, its temperature in K, seconds and number of the steps computed: anything JSON
-    can hold."""
+    """Configuration, molecule, its temperature in K, number of computed steps and the seconds they took:
+    anything JSON can hold."""
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -53,21 +53,21 @@ class Record:
 
     @property
     def temperature(self) -> NDArray[np.float64]:
-        """Of the motion, in units of that of the energy, (records, replicas): 1 on average in equilibrium."""
+        """Kinetic temperature as a share of that of the energy, (records, replicas); 1 in equilibrium."""
         return 2 / self.degrees_of_freedom * self.kinetic
 
     @property
     def milliseconds_per_step(self) -> float:
-        """Wall time of a step of all replicas, compilation left out; NaN if it is not known."""
+        """Wall time of a step of all replicas, without compilation; NaN if unknown."""
         steps = self.about.get("steps", 0)
         return 1000 * self.about["seconds"] / steps if steps else math.nan
 
     def trajectory(self, system: MolecularSystem) -> mdtraj.Trajectory:
-        """All replicas, one after another, each until it stopped, for MDTraj; times begin anew with each."""
+        """All replicas for MDTraj, one after another, each until it stopped; times restart with each."""
         return to_mdtraj(self.positions, system, self.time)
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed ``.npz`` that NumPy reads, too."""
+        """Write a compressed ``.npz`` file, which NumPy can read as well."""
         arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "about"}
         write_noted(Path(path), arrays, self.about, compressed=True)
 
@@ -76,8 +76,8 @@ class Record:
         """Read what `save` wrote.
 
         Raises:
-            OSError: if there is no such file.
-            ValueError: if it is not such a file, or damaged.
+            OSError: if the file does not exist.
+            ValueError: if it is another kind of file, or damaged.
         """
         arrays, about = read_noted(Path(path))
         for name in ("production", "degrees_of_freedom"):
@@ -88,11 +88,11 @@ class Record:
 def to_mdtraj(
     positions: ArrayLike, system: MolecularSystem, time: ArrayLike | None = None
 ) -> mdtraj.Trajectory:
-    """Positions as a trajectory of MDTraj, which writes and analyses it.
+    """Positions as an MDTraj trajectory, to write or analyse.
 
     Args:
-        positions: in nm, (frames, atoms, 3), or (frames, replicas, atoms, 3) as in `Record` and `Chains`:
-            then replicas come one after another. Frames that are not finite are left out.
+        positions: in nm, (frames, atoms, 3), or (frames, replicas, atoms, 3) as in `Record` and `Chains`.
+            Replicas then follow one another. Frames that are not finite are left out.
         system: the molecule.
         time: in ps, (frames,); by default the number of the frame.
 
@@ -116,7 +116,7 @@ def to_mdtraj(
 
 
 def from_mdtraj(trajectory: mdtraj.Trajectory, system: MolecularSystem) -> NDArray[np.float32]:
-    """Positions (frames, atoms, 3) in nm of a trajectory of MDTraj.
+    """Positions (frames, atoms, 3) in nm of an MDTraj trajectory.
 
     Raises:
         ValueError: if the atoms are not those of the molecule.
@@ -125,7 +125,7 @@ def from_mdtraj(trajectory: mdtraj.Trajectory, system: MolecularSystem) -> NDArr
     if elements != system.elements:
         raise ValueError(
             f"the atoms of the trajectory are not those of {system.name}: expected "
-            f"{' '.join(system.elements)}, got {' '.join(elements)}; bring them into this order."
+            f"{' '.join(system.elements)}, got {' '.join(elements)}; put them in this order."
         )
     positions: NDArray[np.float32] = trajectory.xyz
     return positions
@@ -134,7 +134,7 @@ def from_mdtraj(trajectory: mdtraj.Trajectory, system: MolecularSystem) -> NDArr
 def write_noted(
     path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, compressed: bool = False
 ) -> None:
-    """Write arrays and a dictionary atomically."""
+    """Write arrays and a dictionary, completely or not at all."""
     note = np.array(json.dumps({"format": FORMAT, "about": about}))
     write_arrays(path, {"note": note, **arrays}, compressed=compressed)
 

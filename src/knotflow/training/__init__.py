@@ -1,6 +1,6 @@
-"""Training: objectives, data, and a loop on Lightning that can be killed and resumed.
+"""Training: objectives, data, and a Lightning loop whose interrupted runs resume.
 
-Only the loop needs Lightning: objectives and batches work without it.
+Only the loop needs Lightning; objectives and batches work without it.
 """
 
 from typing import TYPE_CHECKING

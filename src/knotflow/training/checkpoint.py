@@ -1,4 +1,4 @@
-"""Checkpoints without pickle: tensors in safetensors, everything else in JSON beside them."""
+"""Checkpoint files without pickle: tensors in safetensors, everything else as JSON in the metadata."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def read_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
     except SafetensorError as error:
         raise ValueError(f"{path} is not a checkpoint of knotflow, or is damaged: {error}") from None
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; remove it to start again.")
+        raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; remove it to start over.")
     checkpoint: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
     return checkpoint
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """A JSON tree in which tensors are replaced by their names; dictionaries keep the types of their keys."""
+    """The value as JSON: tensors are replaced by their names, dictionaries keep the types of their keys."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().clone().contiguous()

@@ -13,7 +13,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LossConfig(Config):
-    """Weights of the terms of the loss; those of weight 0 cost nothing."""
+    """Weights of the terms of the loss; a term of weight 0 costs nothing."""
 
     nll: Weight = 1.0
     force_matching: Weight = 0.0
@@ -40,22 +40,22 @@ class TrainingConfig(Config):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.7
     decay_every: Count = 1000
     marginals: Annotated[int, Field(ge=0)] = 0
-    """Steps before the first in which the output biases alone are trained, see `fit_marginals`."""
+    """Steps before the training proper, which train only the output biases; see `fit_marginals`."""
     warm_up: Annotated[int, Field(ge=0)] = 100
     """Steps over which the rate rises from zero."""
     weight_decay: Weight = 0.0
     clip: Annotated[float, Field(gt=0)] | None = 20.0
     """Largest norm of the gradient; None: no clipping."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    """Decay of the moving average of the weights, which is the final model; 0: the last weights are."""
+    """Decay of the moving average of the weights, which is the final model; 0: use the last weights."""
     loss: LossConfig = LossConfig()
     own_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of every batch that are samples of the model itself, drawn anew at each checkpoint; 0: none."""
+    """Share of samples of the model itself in every batch, redrawn at each checkpoint; 0: none."""
     own_after: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """Part of the steps that is done before these are used."""
+    """Share of the steps before own samples are used."""
     checkpoint_every: Count = 500
-    """Steps between checkpoints and validations; a resumed run goes on from the last one."""
+    """Steps between checkpoints and validations; an interrupted run resumes from the last one."""
     log_every: Count = 50
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = False
-    """Make one graph of the loss, which takes minutes to start: for GPUs. On CPUs eager code is fast."""
+    """Compile the loss to one graph, for GPUs; the start takes minutes. On CPUs eager code is fast."""

@@ -1,8 +1,9 @@
-"""Batches of training data, in an order that depends on the seed and the step only."""
+"""Batches of training data, in an order that depends only on the seed and the step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -11,51 +12,42 @@ from torch import Tensor
 from knotflow.training.objectives import Batch
 
 OWN_STREAM = 2**31
-"""Added to a seed, which is smaller: a model's own samples get their own random numbers."""
+"""Added to a seed, which is smaller, so that a model's own samples get their own random numbers."""
 
 
 def step_seed(seed: int, step: int) -> int:
-    """A seed for all random numbers of one step: what a step draws depends on nothing that came before."""
+    """Seed of all random numbers of one step, so that they do not depend on earlier steps."""
     return (seed * 1_000_003 + step) % 2**63
 
 
+@dataclass(frozen=True, eq=False)
 class Batches:
     """Batches of the steps ``first .. last - 1`` of a training.
 
     Data are shuffled for every pass. The permutation of a pass is drawn from the seed and the number of the
-    pass, so the batch of any step can be made without the batches before it. This is why a killed training
-    can resume exactly where it was. The incomplete batch at the end of a pass is dropped.
+    pass, so the batch of any step can be made without the batches before it. This is why an interrupted
+    training resumes exactly. The incomplete batch at the end of a pass is dropped.
 
-    If there are samples of the model itself, they take the place of some of the data in every batch.
-
-    Args:
-        data: all training data.
-        batch_size: number of points in a batch, of all processes together.
-        seed: seed of the order.
-        first: first step.
-        last: one more than the last step.
-        rank: which process this is; each takes its share of every batch.
-        world: number of processes.
-        own: gives the model's own samples, or None; called when the first batch is asked for.
-        own_size: how many of them are in a batch, of all processes together.
+    If there are samples of the model itself, they replace some of the data in every batch.
     """
 
-    def __init__(
-        self,
-        data: Batch,
-        batch_size: int,
-        seed: int,
-        first: int,
-        last: int,
-        *,
-        rank: int = 0,
-        world: int = 1,
-        own: Callable[[], Batch | None] = lambda: None,
-        own_size: int = 0,
-    ) -> None:
-        self.data, self.batch_size, self.seed = data, batch_size, seed
-        self.first, self.last, self.rank, self.world = first, last, rank, world
-        self.own, self.own_size = own, own_size
+    data: Batch
+    """All training data."""
+    batch_size: int
+    """Number of points in a batch, all processes together."""
+    seed: int
+    """Seed of the order."""
+    first: int
+    last: int
+    """One more than the last step."""
+    rank: int = 0
+    """Number of this process; each takes its share of every batch."""
+    world: int = 1
+    """Number of processes."""
+    own: Callable[[], Batch | None] = lambda: None
+    """Returns the model's own samples, or None; called when the first batch is requested."""
+    own_size: int = 0
+    """Number of own samples in a batch, all processes together."""
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -92,7 +84,7 @@ def select(batch: Batch, indices: Tensor) -> Batch:
 
 
 def joined(a: Batch, b: Batch) -> Batch:
-    """The rows of two batches, without what only one of them has."""
+    """The rows of two batches; a part that only one of them has is dropped."""
     x, *rest = (
         None if one is None or other is None else torch.cat((one, other.to(one)))
         for one, other in zip(a, b, strict=True)
@@ -101,7 +93,7 @@ def joined(a: Batch, b: Batch) -> Batch:
 
 
 def check_data(name: str, data: Batch, batch_size: int) -> None:
-    """Refuse data that cannot be trained on, before any work is done."""
+    """Refuse data that cannot be used for training, before any work is done."""
     if data.x.ndim != 2:
         raise ValueError(f"{name} data must have shape (points, coordinates), got {tuple(data.x.shape)}.")
     n = len(data.x)

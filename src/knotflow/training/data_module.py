@@ -1,28 +1,29 @@
-"""Training and validation data as Lightning takes them."""
+"""Training and validation data in the form that Lightning expects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import lightning.pytorch as pl
 import torch
+from torch.utils.data import DataLoader
 
 from knotflow.training.config import TrainingConfig
 from knotflow.training.data import Batches, select
 from knotflow.training.objectives import Batch
 
 VALIDATION_PIECE = 1000
-"""Validation data come in pieces of this many points, or in batches if these are larger."""
+"""Smallest number of validation points that are evaluated at a time; larger batches are used as they are."""
 
 
 class FlowData(pl.LightningDataModule):
     """Training and validation data, served in blocks of steps.
 
-    To Lightning every block is an epoch, and a checkpoint is written after each.
+    To Lightning every block is an epoch. A checkpoint is written after each.
 
     Args:
         train: training data.
-        validation: data to judge by; may be None.
+        validation: data for validation, or None.
         config: number of steps, size and order of batches, and steps from checkpoint to checkpoint.
         done: number of blocks that an earlier process has finished.
         own: maps the first step of a block to the model's own samples to train on in it, or to None.
@@ -42,14 +43,18 @@ class FlowData(pl.LightningDataModule):
 
     @property
     def blocks_left(self) -> int:
-        """Number of blocks still to do."""
+        """Number of blocks still to do when this process starts."""
         return -(-self.config.steps // self.config.checkpoint_every) - self.done
+
+    @property
+    def block(self) -> int:
+        """Number of the current block, counted over the whole training."""
+        return self.done + (self.trainer.current_epoch if self.trainer else 0)
 
     @property
     def first_step(self) -> int:
         """Number of the first step of the current block."""
-        block = self.done + (self.trainer.current_epoch if self.trainer else 0)
-        return block * self.config.checkpoint_every
+        return self.block * self.config.checkpoint_every
 
     def train_dataloader(self) -> Batches:
         config, first = self.config, self.first_step
@@ -65,21 +70,9 @@ class FlowData(pl.LightningDataModule):
             own_size=int(config.own_share * config.batch_size),
         )
 
-    def val_dataloader(self) -> _Pieces | list[Batch]:
-        size = max(self.config.batch_size, VALIDATION_PIECE)
-        return [] if self.validation is None else _Pieces(self.validation, size)
-
-
-class _Pieces:
-    """Data in order, a batch at a time; Lightning would take a plain list for several data sets."""
-
-    def __init__(self, data: Batch, size: int) -> None:
-        self.data, self.size = data, size
-
-    def __len__(self) -> int:
-        return -(-len(self.data.x) // self.size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        n = len(self.data.x)
-        for first in range(0, n, self.size):
-            yield select(self.data, torch.arange(first, min(first + self.size, n)))
+    def val_dataloader(self) -> DataLoader[Batch] | list[Batch]:
+        if self.validation is None:
+            return []
+        rows = torch.arange(len(self.validation.x)).split(max(self.config.batch_size, VALIDATION_PIECE))
+        # Lightning would take a plain list for several data sets.
+        return DataLoader([select(self.validation, piece) for piece in rows], batch_size=None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Protection against steps that would ruin a flow: refuse them, explain them, go back if need be."""
+"""Protection against steps that would ruin a flow: refuse them, explain them, return to good weights."""
 
 from __future__ import annotations
 
@@ -16,38 +16,32 @@ from knotflow.training.objectives import Batch
 log = logging.getLogger("knotflow")
 
 JUMP = 30.0
-"""A loss this many mean deviations above its running mean is a blow-up."""
+"""A loss this many mean deviations above its running mean is refused."""
 MEMORY = 0.98
 """Decay of the running mean and deviation of the loss."""
 SETTLED = 100
-"""Steps before a jump of the loss is judged."""
+"""Accepted steps before jumps of the loss are refused."""
 PATIENCE = 5
-"""Refused steps in a row after which the weights, not the data, are to blame."""
+"""Refused steps in a row after which the weights, not the data, are considered bad."""
 RETURNS = 8
-"""Returns to the last good state after which training gives up."""
+"""Largest number of returns to the last good state; then training gives up."""
 
 
 class Guard:
     """Judges every step before the weights change.
 
     A step is refused if its loss or gradient is not finite, or if the loss jumps far above its recent values.
-    After `PATIENCE` refusals in a row the caller must go back to its last good state, with half the learning
-    rate. All its state is in `state`, so that a resumed training judges as the first would have.
+    After `PATIENCE` refusals in a row the caller must return to its last good state, with half the learning
+    rate. Everything it knows is in `state`, so a resumed training makes the same decisions.
     """
 
     def __init__(self) -> None:
-        self.state: dict[str, Any] = {
-            "accepted": 0,
-            "refused_in_a_row": 0,
-            "refused": 0,
-            "returns": 0,
-            "mean": 0.0,
-            "deviation": 0.0,
-        }
+        counts = dict.fromkeys(("accepted", "refused_in_a_row", "refused", "returns"), 0)
+        self.state: dict[str, Any] = {**counts, "mean": 0.0, "deviation": 0.0}
 
     @property
     def rate_factor(self) -> float:
-        """By what the learning rate is multiplied: a half for every return."""
+        """Factor of the learning rate: a half for every return."""
         return float(0.5 ** self.state["returns"])
 
     def accepts(self, loss: float, gradient_norm: float) -> bool:
@@ -56,11 +50,10 @@ class Guard:
         finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         settled = s["accepted"] >= SETTLED
         if finite and not (settled and loss > s["mean"] + JUMP * s["deviation"]):
-            # Running means start as plain means, so that the first values do not linger.
+            # Running means start as plain means, so that the first values are soon forgotten.
             keep = min(MEMORY, s["accepted"] / (s["accepted"] + 1))
-            s["deviation"] = (
-                keep * s["deviation"] + (1 - keep) * abs(loss - s["mean"]) if s["accepted"] else 0.0
-            )
+            if s["accepted"]:
+                s["deviation"] = keep * s["deviation"] + (1 - keep) * abs(loss - s["mean"])
             s["mean"] = keep * s["mean"] + (1 - keep) * loss
             s["accepted"] += 1
             s["refused_in_a_row"] = 0
@@ -71,14 +64,14 @@ class Guard:
 
     @property
     def lost(self) -> bool:
-        """Whether so many steps were refused in a row that the weights must be bad."""
+        """Whether the weights must be bad, because too many steps in a row were refused."""
         return bool(self.state["refused_in_a_row"] >= PATIENCE)
 
     def returned(self) -> None:
-        """Note that the caller went back.
+        """Count a return of the caller.
 
         Raises:
-            TrainingError: if that happened too often.
+            TrainingError: if there were too many.
         """
         s = self.state
         s["returns"] += 1
@@ -86,13 +79,13 @@ class Guard:
         if s["returns"] > RETURNS:
             raise TrainingError(
                 f"training became unstable {s['returns']} times although the learning rate was halved each "
-                "time; begin with a lower one, bound the slopes (parametrisation slopes), or check the data."
+                "time; start with a lower one, bound the slopes (parametrisation slopes), or check the data."
             )
 
 
 def diagnose(flow: Flow, batch: Batch) -> str:
-    """Say in which layer and coordinate a batch goes wrong first, or where slopes are most extreme."""
-    extreme = (-1.0, "nothing unusual was found in the forward pass")
+    """The layer and coordinate where a batch first goes wrong, or where slopes are most extreme, as text."""
+    steepest, text = -1.0, "nothing unusual was found in the forward pass"
     with torch.no_grad():
         for number, (coupling, z, log_slopes) in enumerate(flow.layers(batch.x, batch.context)):
             for what, values, coordinates in (
@@ -106,19 +99,17 @@ def diagnose(flow: Flow, batch: Batch) -> str:
                             f"layer {number}, coordinate {coordinate}: the {what} is not finite for {bad} of "
                             f"{len(batch.x)} points"
                         )
-            steepest = log_slopes.abs().amax(0)
-            largest = float(steepest.max())
-            if largest > extreme[0]:
-                coordinate = coupling.transformed[int(steepest.argmax())]
-                extreme = (
-                    largest,
-                    f"the most extreme slope, e^{largest:.1f}, is in layer {number}, coordinate {coordinate}",
+            slopes = log_slopes.abs().amax(0)
+            if float(slopes.max()) > steepest:
+                steepest, coordinate = float(slopes.max()), coupling.transformed[int(slopes.argmax())]
+                text = (
+                    f"the most extreme slope, e^{steepest:.1f}, is in layer {number}, coordinate {coordinate}"
                 )
-    return _bad_gradient(flow) or extreme[1]
+    return _bad_gradient(flow) or text
 
 
 def _bad_gradient(flow: Flow) -> str | None:
-    """The layer whose gradient is not finite, and the coordinates whose raw parameters it concerns."""
+    """The first layer whose gradient is not finite, and the coordinates concerned, as text."""
     for number, coupling in enumerate(flow.couplings):
         if all(p.grad is None or bool(p.grad.isfinite().all()) for p in coupling.parameters()):
             continue

@@ -1,4 +1,4 @@
-"""The log of a training, a CSV file."""
+"""Lightning logger that writes the log of a training to a CSV file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from knotflow.log_file import as_text, read_log
 class CsvLog(Logger):
     """Appends a row (step, name, value) for every number logged.
 
-    Rows beyond the step at which a run resumes are dropped, because that part is done again.
+    Rows beyond the step at which a run resumes are dropped, because these steps are repeated.
     """
 
     def __init__(self, path: Path, resume_at: int = 0) -> None:

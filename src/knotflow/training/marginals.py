@@ -1,4 +1,4 @@
-"""A good start: first learn the density of each coordinate alone, then how they depend on each other."""
+"""A good start for a training: learn the density of each coordinate alone first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from knotflow.flows import Conditioner, Coupling, Flow
 from knotflow.progress import Progress, silent
 
 RATE = 0.1
-"""Learning rate of Adam; raw parameters change by several units."""
+"""Learning rate of Adam, large because raw parameters change by several units."""
 BATCH = 256
 
 
@@ -22,26 +22,27 @@ def fit_marginals(
     seed: int = 0,
     progress: Progress = silent,
 ) -> None:
-    r"""Train the output biases of all conditioners by likelihood, and nothing else.
+    r"""Train only the output biases of all conditioners, by likelihood.
 
     A flow begins near the identity, whose density is flat over domains much wider than the data: a bond of
-    alanine dipeptide fills a tenth of its interval. All networks would have to learn first, each at the rate
-    that suits its weights, to put knots where the data are. The biases alone, the part of the maps that does
-    not depend on other coordinates, learn that in a few hundred steps at a rate that suits them, so that
+    alanine dipeptide fills a tenth of its interval. Networks would first have to learn, at the rate that
+    suits their weights, to put knots where the data are. The biases are the part of the maps that does not
+    depend on other coordinates. Alone they learn this in a few hundred steps, at a rate that suits them. So
     training proper begins from about $\prod_i p_i(x_i)$, the product of the marginals, whatever the seed.
 
-    What networks add to the biases is taken as a constant. Where their last weights are zero, as at the start
-    of most presets, networks are not run at all.
+    The part of the outputs that networks add to the biases is held constant. Where their last weights are
+    zero, as at the start of most presets, networks are not evaluated at all.
 
     Args:
         flow: changed in place; conditioners other than `Conditioner` stay as they are.
         x: training data (n, d).
-        steps: number of steps, each of `BATCH` points.
+        steps: number of steps, each with `BATCH` points.
         context: context (n, m) of the data, for conditional flows.
-        seed: of the order of the data.
+        seed: seed of the order of the data.
         progress: called with the steps done, after each.
     """
-    biases = [_constant(module) for module in flow.modules() if isinstance(module, Conditioner)]
+    last = [module.last for module in flow.modules() if isinstance(module, Conditioner)]
+    biases = [layer.weight if layer.bias is None else layer.bias for layer in last]
     if not biases or not steps:
         return
     wanted = {p: p.requires_grad for p in flow.parameters()}
@@ -68,7 +69,7 @@ def fit_marginals(
 
 
 class _Still(nn.Module):
-    """A conditioner whose outputs have derivatives in its biases only."""
+    """A conditioner whose outputs have derivatives only with respect to its biases."""
 
     def __init__(self, conditioner: nn.Module) -> None:
         super().__init__()
@@ -78,12 +79,6 @@ class _Still(nn.Module):
             self._bias = conditioner.last.bias
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Raw parameters (..., outputs) or, the same for all points, (outputs,)."""
+        """Raw parameters (..., outputs), or (outputs,) if they are the same for all points."""
         outputs: Tensor = self.conditioner(x.detach(), context) if self._bias is None else self._bias
         return outputs
-
-
-def _constant(conditioner: Conditioner) -> nn.Parameter:
-    """What of the outputs does not depend on anything."""
-    last = conditioner.last
-    return last.weight if last.bias is None else last.bias

@@ -1,4 +1,4 @@
-"""One training step, and the state that a training carries from step to step."""
+"""The Lightning module: one training step, and the state of a training between steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -26,7 +26,7 @@ log = logging.getLogger("knotflow")
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """The rate of a step: a function of its number alone, so that there is no scheduler to save."""
+    """Learning rate of a step: a function of its number only, so there is no scheduler to save."""
     rate = config.learning_rate
     if config.warm_up:
         rate *= min(1.0, (step + 1) / config.warm_up)
@@ -38,7 +38,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 Monitor = Callable[[Flow], dict[str, float]]
-"""Computes numbers from a flow, to be watched."""
+"""Computes numbers from a flow, to be logged and shown."""
 
 
 class FlowModule(pl.LightningModule):
@@ -46,9 +46,9 @@ class FlowModule(pl.LightningModule):
 
     Args:
         flow: the flow.
-        mix: what is minimised.
-        config: how.
-        monitor: what to watch besides the losses, at every checkpoint.
+        mix: the loss.
+        config: settings of the training.
+        monitor: computes more numbers to log at every checkpoint.
         own: draws samples of the model to train on.
     """
 
@@ -63,7 +63,7 @@ class FlowModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.flow, self.mix, self.config = flow, mix, config
-        # Random numbers are those of eager code, so that results are the same.
+        # The same random numbers, and so the same results, as eager code.
         options = {"fallback_random": True}
         self.loss = Compiled(mix, task="training", enabled=config.compile, options=options)
         self.average = AveragedModel(flow, multi_avg_fn=_moving_average(config.ema)) if config.ema else None
@@ -75,22 +75,19 @@ class FlowModule(pl.LightningModule):
         )
         self.monitor, self.own = monitor, own
         self.watched: dict[str, float] = {}
-        """Losses on validation data, and what the monitor found, at the last checkpoint."""
+        """Validation losses and monitored numbers at the last checkpoint."""
         self.values: dict[str, Tensor] = {}
         """Terms of the loss in the last step."""
         self.step = 0
         """Number of the current step, counted over the whole training."""
         self.seconds = 0.0
-        """Time spent in all blocks so far, of killed runs up to their last checkpoint."""
+        """Time spent in all blocks so far; for interrupted runs up to their last checkpoint."""
         self._good: dict[str, Any] = {}
 
     @property
     def model(self) -> Flow:
-        """The flow that training has arrived at: the moving average if there is one."""
-        model = self.flow if self.average is None else self.average.module
-        if not isinstance(model, Flow):
-            raise TypeError(f"expected a Flow, got {type(model).__name__}.")
-        return model
+        """The trained flow so far: the moving average if there is one."""
+        return self.flow if self.average is None else cast(Flow, self.average.module)
 
     @property
     def latest(self) -> dict[str, float]:
@@ -101,15 +98,15 @@ class FlowModule(pl.LightningModule):
         return self.optimizer
 
     def on_train_epoch_start(self) -> None:
-        # While steps are being refused the weights are in doubt: then the older state stays the good one.
+        # While steps are being refused, the weights are in doubt: then keep the older good state.
         if not self._good or not self.guard.state["refused_in_a_row"]:
             self._good = copy.deepcopy(self._now())
 
     def own_samples(self, first: int) -> Batch | None:
-        """The model's own samples for the block of steps that begins at ``first``; None: not in this one.
+        """The model's own samples for the block of steps that begins at ``first``, or None.
 
-        They depend on the state that the last checkpoint holds and on the seed: a resumed training draws
-        the same ones, as does every process of one training.
+        They depend on the state in the last checkpoint and on the seed, so a resumed training draws the same
+        ones, as does every process of one training.
         """
         if self.own is None or first < self.config.own_after * self.config.steps:
             return None
@@ -129,7 +126,7 @@ class FlowModule(pl.LightningModule):
         self.optimizer.zero_grad()
         self.manual_backward(total)
         norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), self.config.clip or math.inf)
-        # All processes must decide alike.
+        # All processes must make the same decision.
         shared = self.trainer.strategy.reduce(total.detach(), reduce_op="mean")
         if self.guard.accepts(float(shared), float(norm)):
             self.optimizers().step()  # type: ignore[union-attr]
@@ -154,7 +151,7 @@ class FlowModule(pl.LightningModule):
             self.watched = {name: float(value) for name, value in found.items()}
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the training depends on, besides the number of the step."""
+        """Everything that the rest of the training depends on, except the number of the step."""
         in_doubt = self.guard.state["refused_in_a_row"] > 0
         return {**self._now(), "good": self._good if in_doubt else None}
 
@@ -179,7 +176,7 @@ class FlowModule(pl.LightningModule):
         self.guard.state = dict(state["guard"])
 
     def _refuse(self, batch: Batch, loss: float) -> None:
-        """Skip a bad step; if the weights themselves are bad, go back to those of the last checkpoint."""
+        """Skip a bad step; if the weights themselves are bad, return to those of the last checkpoint."""
         if self.guard.state["refused_in_a_row"] == 1:
             reason = diagnose(self.flow, batch)
             log.warning("step %d was skipped, its loss is %.4g: %s.", self.step, loss, reason)
@@ -199,23 +196,11 @@ class FlowModule(pl.LightningModule):
             logger.log_metrics(plain, step=self.step + 1)
 
 
-def flow_module(module: pl.LightningModule) -> FlowModule:
-    """What a callback is given, under its own type."""
-    if not isinstance(module, FlowModule):
-        raise TypeError(f"expected a FlowModule, got {type(module).__name__}.")
-    return module
-
-
-def average_weight(decay: float, updates: int) -> float:
-    """Weight of the newest in the moving average: at first it is over a tenth of the steps so far."""
-    return max(1 - decay, 10 / (updates + 10))
-
-
 def _moving_average(decay: float) -> Any:
-    """Exponential average in which no early weights linger."""
+    """Exponential average that forgets the first weights: early on it is over a tenth of the steps so far."""
 
     @torch.no_grad()
     def update(average: list[Tensor], current: list[Tensor], updates: Tensor | int) -> None:
-        torch._foreach_lerp_(average, current, average_weight(decay, int(updates)))
+        torch._foreach_lerp_(average, current, max(1 - decay, 10 / (int(updates) + 10)))
 
     return update

@@ -1,11 +1,11 @@
-"""Train a Boltzmann generator on a trajectory: split, coordinates and forces, preset, run folder."""
+"""Train a Boltzmann generator on a trajectory file: split, internal coordinates, presets, run folder."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,31 +33,31 @@ from knotflow.training.run import fit
 from knotflow.transforms import FAMILIES
 
 FORCE_SHARE = 0.1
-"""Weight of the standardised error of forces, relative to the likelihood, in the presets best and quick."""
+"""Weight of the standardised force error, relative to the likelihood, in the presets best and quick."""
 OWN_SHARE = 0.5
-"""Share of a batch that are samples of the model itself, if it trains on them."""
+"""Share of samples of the model itself in a batch, if it trains on them."""
 MARGINALS = 300
-"""Steps, at most as many as follow, in which maps learn the densities of single coordinates first."""
+"""Largest number of first steps in which maps learn the densities of single coordinates."""
 MONITORED = 1000
-"""Samples of which the effective sample size is shown in training."""
+"""Number of samples for the effective sample size shown in training."""
 
 
 class MoleculeTraining(Config):
-    """How a Boltzmann generator is made and trained; what is None is chosen by the preset."""
+    """Settings of a Boltzmann generator and its training; the preset chooses those that are None."""
 
     preset: Preset = "best"
     transform: FamilyName = "bspline"
-    """Of the turning torsions or, with the preset paper, of all coordinates."""
+    """Family of the maps of freely turning torsions or, with the preset paper, of all coordinates."""
     bins: Count | None = None
-    """Bins or components of these."""
+    """Number of bins or components of these maps."""
     order: Annotated[int, Field(ge=3)] = 4
-    """Of B-splines."""
+    """Order of B-splines."""
     forces: bool | None = None
-    """Whether forces are matched."""
+    """Whether to match forces."""
     reverse_kl: Weight = 0.0
     """Weight of the reverse divergence."""
     own_samples: bool = False
-    """Whether to train on weighted samples of the model as well."""
+    """Whether to train on reweighted samples of the model as well."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     batch_size: Count | None = None
@@ -68,11 +68,11 @@ class MoleculeTraining(Config):
     marginals, no clipping, no average and no warm-up, as published."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = False
-    """Make one graph of the loss, for GPUs: see `TrainingConfig`."""
+    """Compile the loss to one graph, for GPUs: see `TrainingConfig`."""
 
 
 class MolecularData(NamedTuple):
-    """A trajectory in internal coordinates, divided."""
+    """A trajectory in internal coordinates, split into training and validation data."""
 
     train: Batch
     validation: Batch
@@ -82,10 +82,10 @@ class MolecularData(NamedTuple):
 def load_data(
     path: str | Path, coordinates: InternalCoordinates, progress: Progress = silent
 ) -> MolecularData:
-    r"""Coordinates q and scores of their density, from a trajectory file.
+    r"""Internal coordinates $q$ and the scores of their density, from a trajectory file.
 
-    The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$:
-    what the flow's own must be. Computed in float64, kept in float32.
+    The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$; the
+    flow's score should equal it. Both are computed in float64 and kept in float32.
 
     Raises:
         ValueError: if there are fewer than 100 frames.
@@ -104,22 +104,17 @@ def load_data(
         replicas.append(frames.replica)
         progress("reading frames", sum(map(len, replicas)), info.n_frames)
     split = Split.of(Path(path).name, np.concatenate(replicas))
-    held_back = torch.from_numpy(split.mask())
+    held_out = torch.from_numpy(split.mask())
     q, score = torch.cat(points), torch.cat(scores)
-    return MolecularData(
-        Batch(q[~held_back], score[~held_back]), Batch(q[held_back], score[held_back]), split
-    )
+    return MolecularData(Batch(q[~held_out], score[~held_out]), Batch(q[held_out], score[held_out]), split)
 
 
 def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: Tensor) -> FlowConfig:
-    """The flow that a preset stands for, for a molecule and its training data."""
+    """The flow of a preset, for a molecule and its training data."""
     if choice.preset == "paper":
+        width = 1e-6 if choice.published else None
         return paper_flow(
-            coordinates,
-            choice.transform,
-            bins=choice.bins,
-            order=choice.order,
-            min_width=1e-6 if choice.published else None,
+            coordinates, choice.transform, bins=choice.bins, order=choice.order, min_width=width
         )
     quick, usual = choice.preset == "quick", FAMILIES[choice.transform].usual
     return molecular_flow(
@@ -134,7 +129,7 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
 
 
 def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) -> TrainingConfig:
-    """The schedule and the loss that a preset stands for."""
+    """The schedule and the loss of a preset."""
     paper, quick = choice.preset == "paper", choice.preset == "quick"
     batch_size = min(choice.batch_size or (128 if paper else 256), n_train)
     in_a_pass = n_train // batch_size
@@ -142,14 +137,10 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
         steps = 2000 if quick else 4000
-    forces = not quick if choice.forces is None else choice.forces
-    if paper:
-        weight = 0.001 if forces else 0.0
-        loss = LossConfig(nll=1 - weight, force_matching=weight, reverse_kl=choice.reverse_kl)
-    else:
+    weight = 0.0
+    if choice.forces or (choice.forces is None and not quick):
         # In standardised coordinates half of the squared error bounds the divergence of a normal density.
-        weight = FORCE_SHARE * 0.5 * n_coordinates if forces else 0.0
-        loss = LossConfig(nll=1.0, force_matching=weight, reverse_kl=choice.reverse_kl)
+        weight = 0.001 if paper else FORCE_SHARE * 0.5 * n_coordinates
     raw = paper and choice.published
     return TrainingConfig(
         steps=steps,
@@ -162,7 +153,9 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         warm_up=0 if raw else min(500, max(1, steps // 10)),
         clip=None if raw else 20.0,
         ema=0.0 if raw else 0.999,
-        loss=loss,
+        loss=LossConfig(
+            nll=1 - weight if paper else 1.0, force_matching=weight, reverse_kl=choice.reverse_kl
+        ),
         own_share=OWN_SHARE if choice.own_samples else 0.0,
         checkpoint_every=max(1, min(1000, -(-steps // 10))),
         log_every=min(50, max(1, steps // 10)),
@@ -172,7 +165,7 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
 
 
 def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
-    """Errors of scores along internal coordinates as errors of forces on atoms, in kT/nm."""
+    """Converts score errors in internal coordinates to errors of the forces on atoms, in kT/nm."""
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
         with torch.no_grad():
@@ -183,11 +176,11 @@ def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
 
 
 def standardised_metric(score: Tensor) -> Metric:
-    """Errors of scores in units of the root mean square score of each coordinate.
+    """Measures score errors in units of the root mean square score of each coordinate.
 
-    For a normal coordinate of deviation σ the score has the root mean square 1/σ: its error is taken in the
-    coordinate that has deviation one. A torsion that turns freely has no score, but no larger deviation than
-    π/√3.
+    For a normal coordinate of deviation σ the score has the root mean square 1/σ, so its error is measured in
+    the coordinate scaled to deviation one. A torsion that turns freely has no score, but its deviation is at
+    most π/√3.
     """
     scale = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
 
@@ -207,17 +200,16 @@ def train_generator(
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
 
-    Besides what `fit` writes, the folder gets ``split.json``; the model file holds molecule, z-matrix and
-    split, and is all that sampling needs. Called again, an unfinished run goes on; a finished one is loaded.
+    Besides the files of `fit`, the folder gets ``split.json``. The model file holds molecule, z-matrix and
+    split, and is all that sampling needs. Called again, an unfinished run resumes; a finished one is loaded.
 
     Args:
         data: trajectory file of knotflow.
         folder: the run folder.
-        choice: preset and departures from it.
-        energy: makes the energy of the molecule, as `knotflow.energies.force_field` does: to watch the
-            effective sample size, to weight samples of the model and for the reverse divergence. None:
-            nothing of this.
-        progress: called with the frames that are read, then with the steps done, see `fit`.
+        choice: preset and changes to it.
+        energy: makes the energy of the molecule, as `knotflow.energies.force_field` does. It is needed for
+            the effective sample size in the log, for samples of the model and for the reverse divergence.
+        progress: called with the frames read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
     if choice.own_samples and energy is None:
@@ -233,10 +225,8 @@ def train_generator(
         Batch(generator.unwound(part.x), part.force) for part in (loaded.train, loaded.validation)
     )
     training = training_config(choice, len(train.x), coordinates.n_coordinates)
-    folder = Path(folder)
-    split = loaded.split.plain()
     force_field = None if energy is None else energy(system)
-    pool = max(POOL, training.batch_size)
+    pool, split, paper = max(POOL, training.batch_size), loaded.split.plain(), choice.preset == "paper"
     flow = fit(
         generator.flow,
         train,
@@ -244,27 +234,20 @@ def train_generator(
         folder,
         validation=validation,
         energy=None if force_field is None else _reduced(force_field, coordinates),
-        metric=_metric(choice, coordinates, train),
+        metric=cartesian_metric(coordinates) if paper else standardised_metric(cast(Tensor, train.force)),
         monitor=None if force_field is None else _monitor(force_field, generator),
         own=None if force_field is None else OwnSamples(generator, force_field, pool),
         notes={**generator.notes(), "split": split, "choice": choice.plain()},
         progress=progress,
     )
-    write_json(folder / "split.json", split)
+    write_json(Path(folder) / "split.json", split)
     return BoltzmannGenerator(coordinates, flow, system.plain())
 
 
-def _metric(choice: MoleculeTraining, coordinates: InternalCoordinates, train: Batch) -> Metric | None:
-    """How errors of forces are measured, by preset."""
-    if choice.preset == "paper":
-        return cartesian_metric(coordinates)
-    return None if train.force is None else standardised_metric(train.force)
-
-
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
-    """The energy whose density in internal coordinates is the Boltzmann density: u(x(q)) - L(q).
+    """The energy u(x(q)) - L(q), whose density in internal coordinates is the Boltzmann density.
 
-    Energies are cut above 1,000 kT: samples with clashes must not outweigh all others.
+    Energies are cut above 1,000 kT, so that samples with clashes do not outweigh all others.
     """
 
     def reduced(q: Tensor) -> Tensor:
@@ -275,7 +258,7 @@ def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Calla
 
 
 def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable[[Flow], dict[str, float]]:
-    """The effective sample size of a few samples, as a share of them."""
+    """Computes the effective sample size of a few samples, as a share of them."""
 
     def monitor(flow: Flow) -> dict[str, float]:
         with torch.no_grad():

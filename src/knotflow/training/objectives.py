@@ -1,4 +1,4 @@
-r"""What is minimised in training: small terms, and weighted mixtures of them."""
+"""Losses for training: small terms, and weighted sums of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from knotflow.transforms.base import check_count
 
 
 class Batch(NamedTuple):
-    """Points of the training data, with forces and context if there are any."""
+    """Points of the training data, with forces and context if available."""
 
     x: Tensor
     """Coordinates, (batch, d)."""
@@ -30,7 +30,7 @@ Metric = Callable[[Tensor, Tensor], Tensor]
 
 
 class View(NamedTuple):
-    """A flow and a batch, with what all terms share computed once."""
+    """A flow and a batch, with the quantities that terms share, computed once."""
 
     flow: Flow
     batch: Batch
@@ -47,7 +47,7 @@ class Term(ABC):
 
     @abstractmethod
     def __call__(self, view: View) -> Tensor:
-        """The value of the term, differentiable in the weights of the flow."""
+        """Value of the term, differentiable with respect to the weights of the flow."""
 
 
 class NLL(Term):
@@ -62,11 +62,11 @@ class NLL(Term):
 class ForceMatching(Term):
     r"""Mean squared error of forces, $\frac1{nd} \sum_i |M(x_i)(\nabla \log p(x_i) - f_i)|^2$.
 
-    The score of the Boltzmann distribution is the force in units of kT. So data with forces also give the
+    The score of the Boltzmann distribution is the force in units of kT, so data with forces also give the
     gradient of the log-density.
 
     Args:
-        metric: the map $M$, linear in its second argument; without, errors are taken as they are.
+        metric: the map $M$, linear in its second argument; by default the identity.
     """
 
     needs_score = True
@@ -102,9 +102,9 @@ class ReverseKL(Term):
 
 
 class Mix:
-    """A weighted sum of terms; those of weight 0 are left out and cost nothing.
+    """A weighted sum of terms; terms of weight 0 are left out and cost nothing.
 
-    Calling it with a flow and a batch gives the sum and the value of every term.
+    Called with a flow and a batch, it returns the sum and the value of every term.
 
     Example:
         ``Mix(nll=(0.999, NLL()), force_matching=(0.001, ForceMatching()))``
@@ -129,7 +129,7 @@ class Mix:
 
     @torch.no_grad()
     def values(self, flow: Flow, batch: Batch) -> dict[str, Tensor]:
-        """The terms that depend on data, without derivatives: for validation."""
+        """The terms that depend on data, without derivatives, for validation."""
         of_data = [name for name, (_, term) in self.terms.items() if term.needs_log_prob or term.needs_score]
         return self._evaluate(flow, batch, of_data)
 

@@ -1,9 +1,9 @@
-r"""Training data that a model makes itself: its samples, weighted to the Boltzmann distribution.
+r"""Training data from the model itself: its samples, reweighted to the Boltzmann distribution.
 
-A flow near its target draws points $q \sim p$ whose weights $w = e^{-u(q)} / p(q)$, with $u$ the energy in
-these coordinates, turn averages over them into averages over the target. Resampled by their weights, they are
-data like the frames of a simulation, with exact forces, and there is no end of them, so they cannot be
-memorised. What the flow never draws is missing: they supplement the frames, and do not replace them.
+A flow near its target draws points $q \sim p$ with weights $w = e^{-u(q)} / p(q)$, where $u$ is the energy
+in these coordinates. The weights turn averages over the points into averages over the target. Resampled by
+weight, the points are data like the frames of a simulation, with exact forces. Their number is unlimited, so
+they cannot be memorised. What the flow never draws is missing: they supplement frames, but replace none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 POOL: Final = 20_000
 """Samples drawn at a time."""
 LEAST: Final = 0.05
-"""Effective sample size, as a share, below which samples are not used: only a few points would count."""
+"""Smallest effective sample size, as a share, at which samples are used; below, only a few would count."""
 PIECE: Final = 2000
 """Samples computed at a time, to bound memory."""
 
@@ -35,9 +35,9 @@ class Pool(NamedTuple):
     """Samples to train on."""
 
     batch: Batch | None
-    """Points and scores, resampled; None if there is nothing worth training on."""
+    """Points and scores, resampled; None if they are not worth training on."""
     ess: float
-    """Effective sample size of the weights that they were resampled by, as a share."""
+    """Effective sample size of the weights before resampling, as a share."""
 
 
 DrawPool = Callable[[Flow, int], Pool]
@@ -49,14 +49,14 @@ class OwnSamples:
 
     With internal coordinates $q$, their volume $L = \log|\partial x/\partial q|$ and the energy $u$ in kT,
     $\log w = L(q) - u(x(q)) - \log p(q)$. The score is $-\partial u/\partial q + \partial L/\partial q$, as
-    that of frames of a simulation (`knotflow.training.molecules.load_data`). Samples of wrong handedness,
-    with a stiff torsion more than half a turn from its middle, or with anything not finite have no weight.
+    for frames of a simulation (`knotflow.training.molecules.load_data`). Samples of wrong handedness, with a
+    stiff torsion more than half a turn from its middle, or with anything not finite have no weight.
 
     Args:
         generator: coordinates and handedness; its flow is not used.
-        energy: of the molecule.
+        energy: energy of the molecule.
         n: number of samples.
-        least: share of the effective sample size below which there is no batch.
+        least: effective sample size, as a share, below which there is no batch.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class OwnSamples:
         self.generator, self.energy, self.n, self.least = generator, energy, n, least
 
     def __call__(self, flow: Flow, seed: int) -> Pool:
-        """Draw samples of a flow and resample them."""
+        """Draw samples of a flow and resample them by weight."""
         seeded = torch.Generator(device=next(flow.parameters()).device).manual_seed(seed)
         start = float(torch.rand((), generator=seeded, device=seeded.device))
         parts = []
@@ -93,10 +93,10 @@ class OwnSamples:
 
 
 def truncated(log_weight: Tensor) -> Tensor:
-    r"""Weights (n,) of mean 1 or less, from their logarithms: none is above $\sqrt n$ times the mean of all.
+    r"""Weights (n,) of mean 1 or less, from their logarithms; none is above $\sqrt n$ times their mean.
 
-    The bound keeps a few samples from outweighing all others, and no longer matters as n grows (Ionides
-    2008, Truncated importance sampling, J. Comput. Graph. Stat. 17). Where no weight is positive, all are 0.
+    The bound keeps a few samples from outweighing all others, and matters less as n grows (Ionides 2008,
+    Truncated importance sampling, J. Comput. Graph. Stat. 17). If no weight is positive, all are 0.
     """
     n = len(log_weight)
     log_mean = log_weight.logsumexp(0) - math.log(n)

@@ -1,4 +1,4 @@
-"""Train a flow in a run folder; a killed run goes on where it was."""
+"""Train a flow in a run folder; interrupted trainings resume."""
 
 from __future__ import annotations
 
@@ -59,40 +59,41 @@ def fit(
     The folder gets ``config.json``, ``log.csv``, ``last.ckpt`` (replaced at every checkpoint) and, at the
     end, ``model.safetensors``; TensorBoard's files go to ``tensorboard/`` if it is installed.
 
-    Called again with the same arguments, an unfinished run is resumed from its last checkpoint, with the same
-    result, bit for bit on a CPU with the same number of threads, as if it had never stopped; a finished one
-    is loaded.
+    Called again with the same arguments, an unfinished run resumes from its last checkpoint. On a CPU with
+    the same number of threads the result is the same, bit for bit, as without the interruption. A finished
+    run is loaded.
 
     Args:
-        flow: the flow to train, built from a configuration (`Flow.on` does); it is changed in place.
-        train: training data; a tensor (n, d) stands for ``Batch(x)``.
-        config: how to train.
+        flow: the flow to train, built from a configuration, as by `Flow.on`; it is changed in place.
+        train: training data; a tensor (n, d) means ``Batch(x)``.
+        config: settings of the training.
         folder: the run folder.
         validation: data on which the losses are computed at every checkpoint.
-        energy: maps points to reduced energies; needed by the reverse divergence only.
-        metric: how errors of forces are measured, see `ForceMatching`.
+        energy: maps points to reduced energies; needed only for the reverse divergence.
+        metric: measure of force errors, see `ForceMatching`.
         monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
-        own: draws samples of the flow to train on, see `OwnSamples`; needed with ``own_share`` only.
-        notes: what to note in the model file besides, anything JSON can hold.
+        own: draws samples of the flow to train on, see `OwnSamples`; needed only with ``own_share``.
+        notes: additional notes for the model file, anything JSON can hold.
         progress: called with the steps done when training begins, every ``log_every`` steps or ten seconds,
-            and at the end; not at all if the run is finished already.
+            and at the end; not at all if the run is already finished.
 
     Raises:
         ValueError: if data and configuration do not fit, or the folder holds another run.
     """
     config = TrainingConfig() if config is None else config
     folder = Path(folder)
-    train = Batch(train) if isinstance(train, Tensor) else Batch(*train)
-    if validation is not None:
-        validation = Batch(validation) if isinstance(validation, Tensor) else Batch(*validation)
     mix = make_loss(config.loss, energy, metric)
     if config.own_share and own is None:
         raise ValueError("own_share needs a function that draws samples: give own=..., or set it to 0.")
-    _check("training", flow, train, mix, config.batch_size)
+    train = _checked("training", flow, train, mix, config.batch_size)
     if validation is not None:
-        _check("validation", flow, validation, mix, 1)
-    description = {"flow": _flow_config(flow), "training": config.plain(), "data": fingerprint(train)}
-    _claim(folder, description)
+        validation = _checked("validation", flow, validation, mix, 1)
+    if flow.config is None:
+        raise ValueError(
+            "only a flow built from a configuration can be trained in a folder; use Flow.on or FlowConfig."
+        )
+    made = {"training": config.plain(), "data": fingerprint(train)}
+    _claim(folder, {"flow": flow.config.plain(), **made})
     model, progress = folder / "model.safetensors", progress or silent
     if model.exists():
         return load(model)
@@ -113,19 +114,18 @@ def fit(
         module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
     data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
-        callbacks = [_SaveBlocks(last), ReportProgress(progress)]
+        callbacks = [_SaveBlocks(last, module, data), ReportProgress(progress, module, data)]
         with warnings.catch_warnings(), _interruptible():
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data).fit(module, datamodule=data)
-    made = {"training": description["training"], "data": description["data"], "seconds": module.seconds}
-    save(module.model, model, **{**(notes or {}), **made})
+    save(module.model, model, **{**(notes or {}), **made, "seconds": module.seconds})
     initial.unlink(missing_ok=True)
     return load(model)
 
 
 def fingerprint(data: Batch) -> str:
-    """A short hash of training data: a run does not go on with other data."""
+    """A short hash of training data, so that a run is not continued with other data."""
     digest = hashlib.sha256()
     for part in data:
         digest.update(b"-" if part is None else part.detach().cpu().contiguous().numpy().tobytes())
@@ -135,24 +135,27 @@ def fingerprint(data: Batch) -> str:
 class _SaveBlocks(pl.Callback):
     """Writes the checkpoint after every block of steps."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, module: FlowModule, data: FlowData) -> None:
+        self.path, self.module, self.data = path, module, data
         self.started = 0.0
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero and isinstance(pl_module, FlowModule):
-            pl_module.seconds += time.perf_counter() - self.started
-            blocks = trainer.datamodule.done + trainer.current_epoch + 1  # type: ignore[attr-defined]
-            checkpoint = {"blocks": blocks, "seconds": pl_module.seconds, "state": pl_module.state()}
+        if trainer.is_global_zero:
+            module = self.module
+            module.seconds += time.perf_counter() - self.started
+            checkpoint = {"blocks": self.data.block + 1, "seconds": module.seconds, "state": module.state()}
             write_checkpoint(self.path, checkpoint)
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM as elsewhere: Lightning ends the program as if all were well, and ignores Ctrl-C."""
+    """Let Ctrl-C and SIGTERM end the program as usual.
+
+    Lightning itself would end it as if all were well, and then ignore Ctrl-C.
+    """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -169,7 +172,7 @@ def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.T
     resume_at = data.done * data.config.checkpoint_every
     loggers: list[Logger] = [CsvLog(folder / "log.csv", resume_at)]
     with contextlib.suppress(ModuleNotFoundError):  # TensorBoard is optional
-        # purge_step hides what an interrupted run logged beyond its last checkpoint.
+        # purge_step hides rows that an interrupted run logged after its last checkpoint.
         loggers.append(TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     return pl.Trainer(
@@ -187,16 +190,9 @@ def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.T
     )
 
 
-def _flow_config(flow: Flow) -> dict[str, Any]:
-    if flow.config is None:
-        raise ValueError(
-            "only a flow built from a configuration can be trained in a folder; use Flow.on or FlowConfig."
-        )
-    return flow.config.plain()
-
-
-def _check(name: str, flow: Flow, data: Batch, mix: Mix, least: int) -> None:
-    """Refuse data that the loss cannot be computed on."""
+def _checked(name: str, flow: Flow, points: Batch | Tensor, mix: Mix, least: int) -> Batch:
+    """The data, unless the loss cannot be computed on them."""
+    data = Batch(points) if isinstance(points, Tensor) else Batch(*points)
     check_data(name, data, least)
     if mix.needs_force and data.force is None:
         raise ValueError(
@@ -208,10 +204,11 @@ def _check(name: str, flow: Flow, data: Batch, mix: Mix, least: int) -> None:
             f"{tuple(data.force.shape)}."
         )
     flow.check(data.x, data.context)
+    return data
 
 
 def _claim(folder: Path, description: dict[str, Any]) -> None:
-    """Write ``config.json``, or refuse a folder that holds a run of another kind."""
+    """Write ``config.json``, or refuse a folder that holds another run."""
     path = folder / "config.json"
     if not path.exists():
         write_json(path, description)
@@ -219,6 +216,6 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     found = read_json(path)
     with contextlib.suppress(ConfigError, KeyError):
         found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
-    # Compiled or not, a run comes to the same; earlier versions compiled by themselves.
+    # Compiled or not, the result is the same; earlier versions compiled by default.
     training = {**description["training"], "compile": found.get("training", {}).get("compile")}
     refuse_others(folder, "a run", found, {**description, "training": training})

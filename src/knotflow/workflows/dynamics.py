@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from knotflow.analysis.frame_table import check_same_molecule
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record
-from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_in, run_inputs
+from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_inputs
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -48,7 +48,7 @@ class DynamicsRun:
         model: The model file; None: the molecule of ``data`` moves on its force field.
         data: Frames to start from: a trajectory of knotflow, or whatever MDTraj reads. If the model was
             trained on it, frames that were held back are used. None: samples of the model.
-        folder: For the files of the run, see `knotflow.dynamics.protocol.run_in`; None: there are none.
+        folder: For the files of the run, see `knotflow.dynamics.run`; None: there are none.
         config: How to run.
         true: Whether to move on the force field of the molecule instead of the flow.
         all_frames: Whether to start from frames of the training, too.
@@ -130,9 +130,9 @@ class DynamicsRun:
             ValueError: if the folder holds another run.
         """
         energy, system, about = self.setting.energy, self.system, self.setting.about
-        if self.folder is None:
-            return run(energy, system, self.frames, self.config, progress=progress, about=about)
-        return run_in(self.folder, energy, system, self.frames, self.config, progress=progress, about=about)
+        return run(
+            energy, system, self.frames, self.config, folder=self.folder, progress=progress, about=about
+        )
 
 
 def on_flow(model: Path) -> Setting:
