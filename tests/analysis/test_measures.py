@@ -157,7 +157,7 @@ def test_rare_visits_have_no_error_bar() -> None:
         "side_difference_data"
     ]
     assert found.value == pytest.approx(math.log(29)) and math.isnan(found.error)
-    assert "too rarely visited" in found.note
+    assert "visited too rarely" in found.note
 
 
 def test_data_of_wrong_handedness_is_said() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knotflow.analysis.frame_table import dtype_name
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.energies.openmm_contexts import frame_energies, make_context
 from knotflow.energies.openmm_energy import OpenMMEnergy
@@ -104,11 +105,6 @@ def chunks(doing: str, total: int, size: int, progress: Progress) -> Iterator[ra
         progress(doing, start, total)
         yield range(start, min(start + size, total))
     progress(doing, total, total)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Its name without the package: ``float32``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def displacements(x: Tensor, reference: Tensor) -> Tensor:

@@ -36,10 +36,10 @@ from knotflow.analysis.check import (
     chunks,
     coordinate_log_volume,
     displacements,
-    dtype_name,
     log_volume,
 )
 from knotflow.analysis.continuity import largest_jump
+from knotflow.analysis.frame_table import dtype_name
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
 from knotflow.progress import Progress, silent
@@ -270,9 +270,7 @@ def _check_continuity(flow: Flow, generator: torch.Generator) -> Check:
         f"in one step, {size:.2g} is left over 2^-30 of that step"
     )
     if limit is None:
-        note += (
-            f"; no more can be expected of transforms that are {smooth:g} times continuously differentiable"
-        )
+        note += f"; transforms that are {smooth:g} times continuously differentiable promise no more"
     return Check("flow: jump of the force", size, limit, "of force", note)
 
 
