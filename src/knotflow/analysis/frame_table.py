@@ -171,30 +171,27 @@ def check_same_molecule(model: MolecularSystem, data: MolecularSystem) -> None:
     Raises:
         ValueError: if atoms, bonds or temperature differ.
     """
-    if model.n_atoms != data.n_atoms:
-        raise ValueError(
-            f"the model is of {model.name} with {model.n_atoms} atoms, the data of {data.name} with "
-            f"{data.n_atoms}; evaluate a model on data of its own molecule."
-        )
     names = [
         [f"{a.residue.name} {a.name} ({a.element.symbol})" for a in s.topology.atoms] for s in (model, data)
     ]
-    for number, (mine, other) in enumerate(zip(*names, strict=True)):
-        if mine != other:
-            raise ValueError(
-                f"atom {number} of the model ({model.name}) is {mine}, of the data ({data.name}) {other}; "
-                "evaluate a model on data of its own molecule, atoms in the same order."
-            )
-    if model.bonds != data.bonds:
-        raise ValueError(
-            f"model ({model.name}) and data ({data.name}) have the same atoms with other bonds; evaluate a "
-            "model on data of its own molecule."
+    if model.n_atoms != data.n_atoms:
+        problem = (
+            f"the model is of {model.name} with {model.n_atoms} atoms, "
+            f"the data of {data.name} with {data.n_atoms}"
         )
-    if abs(model.temperature - data.temperature) > 1e-6:
-        raise ValueError(
-            f"the model is at {model.temperature:g} K, the data are at {data.temperature:g} K; evaluate a "
-            "model on data at its own temperature."
-        )
+    elif names[0] != names[1]:
+        number = next(i for i, (mine, other) in enumerate(zip(*names, strict=True)) if mine != other)
+        mine, other = names[0][number], names[1][number]
+        problem = f"atom {number} of the model ({model.name}) is {mine}, of the data ({data.name}) {other}"
+    elif model.bonds != data.bonds:
+        problem = f"model ({model.name}) and data ({data.name}) have the same atoms but different bonds"
+    elif abs(model.temperature - data.temperature) > 1e-6:
+        problem = f"the model is at {model.temperature:g} K, the data are at {data.temperature:g} K"
+    else:
+        return
+    raise ValueError(
+        f"{problem}; use data of the model's molecule at its temperature, with atoms in the same order."
+    )
 
 
 @torch.no_grad()

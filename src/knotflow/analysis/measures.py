@@ -108,13 +108,13 @@ def likelihood(data: FrameTable, drawn: FrameTable, block: Rows) -> Measures:
     by_both = free_energy.bar(log_w, log_w_data)
     z = by_both if math.isfinite(by_both.value) else by_samples
     inside = np.isfinite(data.log_prob)
-    outside = (
-        f"without {(~inside).sum():,} frames that have no finite density, as outside the flow's intervals."
+    lost = (
+        f"{(~inside).sum():,} frames without a finite density, as outside the flow's intervals, are left out."
     )
     apart = "samples and data have nothing in common, so log Z is that of importance sampling."
     return _measured(
         "nats",
-        nll=("NLL of the data", mean(-data.log_prob[inside], block[inside]), "" if inside.all() else outside),
+        nll=("NLL of the data", mean(-data.log_prob[inside], block[inside]), "" if inside.all() else lost),
         nll_limit=("lowest possible: mean u + log Z", free_energy.nll_limit(z, data.energy, block)),
         forward_kl=("above it: KL(target ‖ flow)", free_energy.forward_kl(z, log_w_data, block)),
         reverse_kl=("KL(flow ‖ target)", free_energy.reverse_kl(z, log_w, block)),
