@@ -271,8 +271,8 @@ def test_without_data_and_run_the_page_has_what_there_is(
     text = " ".join(page.text)
     assert page.headings == [heading for heading in HEADINGS if "in numbers" not in heading]
     for sentence in (
-        "No data were at hand, so MD is missing.",
-        "No data were at hand, so forces are compared on samples only.",
+        "No data were available, so MD is missing.",
+        "No data were available, so forces are compared on samples only.",
         "There is no log.csv beside the model",
         "There is no dynamics/record.npz of this model beside it",
         "not compared with data",

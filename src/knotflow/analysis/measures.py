@@ -108,9 +108,7 @@ def likelihood(data: FrameTable, drawn: FrameTable, block: Rows) -> Measures:
     by_both = free_energy.bar(log_w, log_w_data)
     z = by_both if math.isfinite(by_both.value) else by_samples
     inside = np.isfinite(data.log_prob)
-    lost = (
-        f"{(~inside).sum():,} frames without a finite density, as outside the flow's intervals, are left out."
-    )
+    lost = f"{(~inside).sum():,} frames outside the flow's intervals have no finite density and are left out."
     apart = "samples and data have nothing in common, so log Z is that of importance sampling."
     return _measured(
         "nats",

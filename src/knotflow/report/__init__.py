@@ -1,1 +1,1 @@
-"""Pictures: arrays in, files out. matplotlib is imported here and nowhere else."""
+"""Pictures and pages from arrays; the only room that imports matplotlib."""
