@@ -50,7 +50,6 @@ def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | No
 
     Raises:
         ValueError: if one has angles and the other has not.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     if (first.angles is None) != (second.angles is None):
         raise ValueError("either both sets of samples need (phi, psi), or none of them.")
@@ -95,7 +94,6 @@ def _draw_energies(axis: Axes, first: SampleSet, second: SampleSet) -> None:
         shares = np.histogram(samples.energy, edges)[0] / (len(samples.energy) * np.diff(edges))
         axis.stairs(shares, edges, color=COLORS[number], linestyle=DASHES[number], label=samples.name)
     axis.set_title("energies", fontsize=10)
-    axis.set_xlabel("U, kT")
-    axis.set_ylabel("density")
+    axis.set(xlabel="U, kT", ylabel="density")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False)

@@ -36,7 +36,6 @@ def draw_curves(
 
     Raises:
         ValueError: if there is nothing to draw, or steps and values do not pair up.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     points = points or {}
     for name, (steps, values) in (*curves.items(), *points.items()):
@@ -61,9 +60,7 @@ def draw_curves(
             axis.plot(*curves[name], color=color, linewidth=1.2, linestyle=dash, label=name)
     if log is None:
         log = spans_decades(np.concatenate([curve[1] for curve in (*curves.values(), *points.values())]))
-    axis.set_yscale("log" if log else "linear")
-    axis.set_xlabel("step")
-    axis.set_ylabel(label)
+    axis.set(yscale="log" if log else "linear", xlabel="step", ylabel=label)
     axis.margins(x=0.01)
     axis.grid(visible=True, color="0.92")
     axis.legend(frameon=False, fontsize=9, handlelength=3)

@@ -80,7 +80,6 @@ def draw_energies(panels: Sequence[EnergyPanel], quantities: Sequence[str] = QUA
 
     Raises:
         ValueError: if there is no panel or no quantity, or one is unknown.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     check_some("quantity", quantities)

@@ -60,7 +60,6 @@ def draw_fields(panels: Sequence[FieldPanel], caption: str | None = None) -> Fig
 
     Raises:
         ValueError: if there is no panel, or no finite density and force in the first one.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     top, weakest, strongest = _scales(panels[0])

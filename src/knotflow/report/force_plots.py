@@ -44,8 +44,7 @@ def draw_forces(title: str, true: Floats, learned: Floats) -> Figure:
         dots.set_clim(1, max(10.0, float(np.max(np.asarray(dots.get_array())))))
         color_bar(axis, dots, "components")
     axis.locator_params(nbins=5)
-    axis.set_xlabel("force field, kT/nm")
-    axis.set_ylabel("flow, kT/nm")
+    axis.set(xlabel="force field, kT/nm", ylabel="flow, kT/nm")
     axis.tick_params(labelsize=8)
     grid(axis)
     return figure
@@ -67,7 +66,6 @@ def draw_force_columns(columns: Sequence[ForceColumn]) -> list[Figure]:
 
     Raises:
         ValueError: if there is no column.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("flow", columns)
     reach = reach_of(columns)

@@ -34,15 +34,13 @@ def draw_energy_histograms(
         known = np.isfinite(u)
         counts = np.histogram(u[known], edges, weights=weight[known])[0]
         total = float(weight.sum())
-        beyond = 1 - float(counts.sum()) / total if total > 0 else 0.0
-        text = f"{name}, {beyond:.0%} beyond".replace("%", " %") if beyond >= 0.005 else name
         if total > 0:
+            beyond = 1 - float(counts.sum()) / total
+            text = f"{name}, {beyond:.0%} beyond".replace("%", " %") if beyond >= 0.005 else name
             axis.stairs(counts / total / np.diff(edges), edges, label=text, baseline=None, **STYLES[name])
-    axis.set_xlabel(label)
-    axis.set_ylabel("density, 1/kT")
     axis.margins(y=0.25)  # room for the legend
     axis.set_ylim(bottom=0)
-    axis.set_xlim(low, high)
+    axis.set(xlabel=label, ylabel="density, 1/kT", xlim=(low, high))
     finish(axis)
     return figure
 

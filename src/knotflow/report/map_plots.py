@@ -54,7 +54,6 @@ def draw_maps(
 
     Raises:
         ValueError: if there is no panel.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     figure = new_figure(3.6 * len(panels), 5.2)

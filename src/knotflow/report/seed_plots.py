@@ -53,7 +53,6 @@ def draw_seeds(groups: Sequence[SeedGroup], *, expected: str = "expected") -> Fi
 
     Raises:
         ValueError: if there is no group, or their measures differ.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("group", groups)
     measures = list(groups[0].values)
