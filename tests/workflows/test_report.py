@@ -228,7 +228,7 @@ def test_an_evaluation_is_that_of_all_its_inputs(run: Path, written: Written, en
     assert is_of(copy) and not is_of(another)
 
 
-def test_numbers_are_made_anew_when_something_has_changed(tmp_path: Path, monkeypatch) -> None:
+def test_numbers_are_recomputed_when_something_has_changed(tmp_path: Path, monkeypatch) -> None:
     data, model = chain_data(tmp_path / "chain.h5", n=60), tmp_path / "chain.safetensors"
     chain_generator().save(model)
     said: list[str] = []

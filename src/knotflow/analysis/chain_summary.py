@@ -45,7 +45,7 @@ class ChainSummary:
     sides: dict[str, Estimate]
     """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited."""
     memory: dict[str, Memory]
-    """Of ``energy``, and of ``phi RESIDUE`` and ``psi RESIDUE``: the longer of cosine and sine."""
+    """Keys: ``energy``, and ``phi RESIDUE`` and ``psi RESIDUE`` (the longer of cosine and sine)."""
 
     @property
     def too_short(self) -> list[str]:

@@ -48,9 +48,9 @@ from knotflow.transforms.base import check_count
 from knotflow.transforms.domains import Limits
 
 TRIP_LIMITS: Final = {torch.float32: 1e-2, torch.float64: 1e-8}
-"""Of a coordinate, as a fraction of the length of its domain; of positions, in nm."""
+"""Errors of coordinates, as fractions of their domains, or of positions, in nm."""
 DENSITY_LIMITS: Final = {torch.float32: 0.1, torch.float64: 1e-8}
-"""Of a log-density: log sin θ of an angle loses digits near π."""
+"""Errors of log-densities: log sin θ of an angle loses digits near π."""
 JACOBIAN_LIMIT: Final = 1e-8
 FORCE_LIMIT: Final = 1e-5
 """As a fraction of the force: finite differences are no better."""

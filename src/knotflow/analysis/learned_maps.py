@@ -38,7 +38,7 @@ class LearnedMap:
 def learned_maps(
     generator: BoltzmannGenerator, coordinates: Floats, points: int = POINTS
 ) -> list[LearnedMap]:
-    """Of all torsions, angles and bonds, each the map that depends most on the other coordinates.
+    """The map that depends most on the other coordinates, of a torsion, of an angle and of a bond.
 
     Args:
         generator: The generator.

@@ -46,7 +46,7 @@ class Rule:
 
     subject: str
     limits: tuple[float, float]
-    """Of good and of fair; if the first is the larger one, larger numbers are better."""
+    """Limits of good and fair; if the first is the larger one, larger numbers are better."""
     text: str
     """With ``{}`` for each of the limits."""
     good: str
@@ -80,7 +80,7 @@ WEIGHTS: Final = Rule(
     good="weights are reliable",
     fair="weights are usable, error bars converge slowly",
     poor="weights cannot be trusted, and neither can reweighted results",
-    unknown="too few samples, or weights without a tail: Pareto k is not known",
+    unknown="too few samples, or weights without a tail: Pareto k is unknown",
 )
 EFFICIENCY: Final = Rule(
     "Efficiency",
