@@ -39,13 +39,12 @@ from knotflow.analysis.check import (
     log_volume,
 )
 from knotflow.analysis.continuity import largest_jump
-from knotflow.analysis.frame_table import dtype_name
+from knotflow.analysis.frame_table import dtype_name, inside
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
 from knotflow.progress import Progress, silent
 from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
-from knotflow.transforms.domains import Limits
 
 TRIP_LIMITS: Final = {torch.float32: 1e-2, torch.float64: 1e-8}
 """Errors of coordinates, as fractions of their domains, or of positions, in nm."""
@@ -288,11 +287,6 @@ def _check_slopes(flow: Flow, samples: int, generator: torch.Generator) -> list[
     ]
 
 
-def _inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
-    """Which points are finite and inside all intervals, which rounding of positions can move one out of."""
-    return Limits.of(flow.domains, q, margin=margin).hold(q)
-
-
 @torch.no_grad()
 def _check_positions(
     model: BoltzmannGenerator, dtype: torch.dtype, samples: int, seed: int, progress: Progress
@@ -305,8 +299,9 @@ def _check_positions(
         x, log_p = model.sample_and_log_prob(len(rows), generator=generator)
         fine = _finite(x, log_p)
         broken += int((~fine).sum())
-        inside = fine & _inside(model.flow, model.internal(x)[0])
-        x, log_p = x[inside], log_p[inside]
+        # Rounding of positions can move a coordinate out of its interval.
+        usable = fine & inside(model.flow, model.internal(x)[0])
+        x, log_p = x[usable], log_p[usable]
         if len(x) == 0:
             continue
         density.add((model.log_prob(x) - log_p).abs())
@@ -325,7 +320,7 @@ def _check_volume(model: BoltzmannGenerator, generator: torch.Generator) -> Chec
     worst = Worst()
     for q in _samples(model.flow, JACOBIANS, generator)[0]:
         x, _ = model.coordinates.inverse(q)
-        if not _inside(model.flow, model.internal(x)[0][None]):
+        if not inside(model.flow, model.internal(x)[0][None]):
             continue
         base = model.flow.base_log_prob(model.flow(q)[0])
         volume = log_volume(lambda x: model.flow(x)[0], q)
@@ -339,7 +334,7 @@ def _check_forces(model: BoltzmannGenerator, generator: torch.Generator) -> Chec
     """Forces along random directions against finite differences of log-densities."""
     x, _ = model.sample_and_log_prob(2 * DIFFERENCES, generator=generator)
     # A step must not move a bond or angle out of its interval.
-    x = x[_inside(model.flow, model.internal(x)[0], margin=1e-3)][:DIFFERENCES]
+    x = x[inside(model.flow, model.internal(x)[0], margin=1e-3)][:DIFFERENCES]
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     direction /= direction.square().sum((-1, -2), keepdim=True).sqrt()
     worst = Worst()

@@ -24,6 +24,7 @@ from torch import Tensor
 from knotflow.analysis.distances import force_error
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import Flow
 from knotflow.molecules.backbone import backbone_torsions
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -222,11 +223,11 @@ def observe_data(
             with clock("energies"):
                 _check_energies(energy, x[:COMPARED], u[:COMPARED])
         with clock("density of the data"):
-            q, log_prob, paper, inside = _density(generator, x)
+            q, log_prob, paper, held = _density(generator, x)
         with clock("forces of the flow"):
             chosen = torch.zeros(len(x), dtype=torch.bool)
             chosen[-done % stride :: stride] = True
-            force, _ = _flow_force(generator, x, inside.cpu() & chosen)
+            force, _ = _flow_force(generator, x, held.cpu() & chosen)
         parts.append(
             _table(
                 generator, system, x, q, frames.forces / system.kT, force, kept, done,
@@ -264,7 +265,7 @@ def observe_samples(
         with clock("energies"):
             u, true = energy.energy_and_force(x)
         with clock("forces of the flow"):
-            force, again = _flow_force(generator, x, _inside(generator, q).cpu())
+            force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
         parts.append(
             _table(
                 generator, system, x, q, _array(true), force, kept, done,
@@ -303,15 +304,15 @@ def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory
 def _density(generator: BoltzmannGenerator, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Coordinates, log-densities in both measures (-inf where the flow has none), and where it has some."""
     q, ladj = generator.internal(x)
-    inside = _inside(generator, q)
-    log_q = q.new_full(inside.shape, -torch.inf)
-    log_q[inside] = generator.flow.log_prob(q[inside])
-    return q, log_q + ladj, log_q - generator.coordinates.paper_ladj(q), inside
+    held = inside(generator.flow, q)
+    log_q = q.new_full(held.shape, -torch.inf)
+    log_q[held] = generator.flow.log_prob(q[held])
+    return q, log_q + ladj, log_q - generator.coordinates.paper_ladj(q), held
 
 
-def _inside(generator: BoltzmannGenerator, q: Tensor) -> Tensor:
-    """Which coordinates (n, d) are finite and inside the intervals of the flow."""
-    return Limits.of(generator.flow.domains, q).hold(q)
+def inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
+    """Which coordinates (n, d) are finite and inside the intervals of a flow, less a margin (a fraction)."""
+    return Limits.of(flow.domains, q, margin=margin).hold(q)
 
 
 def _flow_force(generator: BoltzmannGenerator, x: Tensor, chosen: Tensor) -> tuple[Floats, Floats]:

@@ -85,6 +85,14 @@ class GeneratorReport:
         return weight if np.isfinite(weight).all() else None
 
     @property
+    def sources(self) -> dict[str, tuple[FrameTable, Floats | None]]:
+        """Tables with weights, by the names they have in legends; sources that do not exist are left out."""
+        found = {MD: (self.data, None), FLOW: (self.samples, None), REWEIGHTED: (self.samples, self.weight)}
+        if self.weight is None:
+            del found[REWEIGHTED]
+        return {name: (table, weight) for name, (table, weight) in found.items() if table is not None}
+
+    @property
     def tables(self) -> dict[str, FrameTable | None]:
         """Data and samples, by the names they have on the page."""
         return {"data": self.data, "samples": self.samples}
@@ -111,7 +119,7 @@ def _page(report: GeneratorReport) -> Page:
         f"{report.model}: {about['atoms']} atoms at {about['temperature']:g} K, a flow with "
         f"{about['parameters']:,} parameters; numbers from {about['samples']:,} samples, {compared}"
     )
-    free = Torsions(report.samples, report.weight, report.data, report.seed)
+    free = Torsions(report.sources, report.seed)
     marginals = _marginals(report)
     sections = [
         free.ramachandran(),
@@ -150,13 +158,7 @@ def _forces(report: GeneratorReport) -> Section:
 
 
 def _energies(report: GeneratorReport) -> Section:
-    drawn = report.samples
-    potential: dict[str, tuple[Floats, Floats | None]] = {}
-    if report.data is not None:
-        potential[MD] = (report.data.energy, None)
-    potential[FLOW] = (drawn.energy, None)
-    if report.weight is not None:
-        potential[REWEIGHTED] = (drawn.energy, report.weight)
+    potential = {name: (table.energy, weight) for name, (table, weight) in report.sources.items()}
     span = energy_span(*(u for u, _ in potential.values()))
     figure = draw_energy_histograms("energy of the force field", potential, "u, kT", span)
     alt = f"Histograms of the potential energy: {', '.join(potential)}"

@@ -27,29 +27,23 @@ class Torsions:
     """Pictures and numbers of (phi, psi), residue by residue.
 
     Args:
-        samples: Samples of the flow.
-        weight: Their weights; None if all are zero.
-        data: Data to compare with, if there are any.
+        sources: Tables and weights by source: the flow, and those of MD and reweighted samples that exist.
         seed: Seed of the error bars.
     """
 
-    def __init__(
-        self, samples: FrameTable, weight: Floats | None, data: FrameTable | None, seed: int = 0
-    ) -> None:
+    def __init__(self, sources: Mapping[str, tuple[FrameTable, Floats | None]], seed: int = 0) -> None:
         self.sets: dict[str, dict[str, tuple[Floats, Floats | None, Any]]] = {}
         """Angles, weights and blocks, by residue and source."""
         self.one: dict[str, dict[str, dict[str, Profile]]] = {}
         """Profiles of one torsion, by residue, torsion and source."""
         self.two: dict[str, dict[str, Profile]] = {}
         """Profiles of both torsions, by residue and source."""
-        for residue in list(samples.torsions)[:RESIDUES]:
-            sets = self.sets[residue] = {}
-            angles = samples.torsions[residue]
-            if data is not None:
-                sets[figures.MD] = (data.torsions[residue], None, blocks(data.replica))
-            sets[figures.FLOW] = (angles, None, None)
-            if weight is not None:
-                sets[figures.REWEIGHTED] = (angles, weight, None)
+        residues = list(sources[figures.FLOW][0].torsions)
+        for residue in residues[:RESIDUES]:
+            sets = self.sets[residue] = {
+                name: (table.torsions[residue], weight, blocks(table.replica) if name == figures.MD else None)
+                for name, (table, weight) in sources.items()
+            }
             self.one[residue] = {
                 angle: {name: profile(x[:, k], w, block, seed=seed) for name, (x, w, block) in sets.items()}
                 for k, angle in enumerate(("phi", "psi"))
@@ -57,13 +51,13 @@ class Torsions:
             self.two[residue] = {
                 name: profile(x, w, block, seed=seed) for name, (x, w, block) in sets.items()
             }
-        self.reference = "the flow" if data is None else "MD"
+        self.reference = "MD" if figures.MD in sources else "the flow"
         self.notes: list[str] = []
-        if len(samples.torsions) > RESIDUES:
-            self.notes.append(f"The first {RESIDUES} of {len(samples.torsions)} residues.")
-        if data is None:
+        if len(residues) > RESIDUES:
+            self.notes.append(f"The first {RESIDUES} of {len(residues)} residues.")
+        if figures.MD not in sources:
             self.notes.append("No data were available, so MD is missing.")
-        if self.sets and weight is None:
+        if residues and figures.REWEIGHTED not in sources:
             self.notes.append("All weights are zero, so nothing can be reweighted.")
 
     def ramachandran(self) -> Section:
