@@ -108,11 +108,12 @@ def likelihood(data: FrameTable, drawn: FrameTable, block: Rows) -> Measures:
     by_both = free_energy.bar(log_w, log_w_data)
     z = by_both if math.isfinite(by_both.value) else by_samples
     inside = np.isfinite(data.log_prob)
-    lost = f"{(~inside).sum():,} frames outside the flow's intervals have no finite density and are left out."
+    lost = (~inside).sum()
+    note = f"{lost:,} frames without a finite density, such as outside the flow's intervals, are left out."
     apart = "samples and data have nothing in common, so log Z is that of importance sampling."
     return _measured(
         "nats",
-        nll=("NLL of the data", mean(-data.log_prob[inside], block[inside]), "" if inside.all() else lost),
+        nll=("NLL of the data", mean(-data.log_prob[inside], block[inside]), note if lost else ""),
         nll_limit=("lowest possible: mean u + log Z", free_energy.nll_limit(z, data.energy, block)),
         forward_kl=("above it: KL(target ‖ flow)", free_energy.forward_kl(z, log_w_data, block)),
         reverse_kl=("KL(flow ‖ target)", free_energy.reverse_kl(z, log_w, block)),
