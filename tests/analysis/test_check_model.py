@@ -9,23 +9,15 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.analysis import check_model as check_model_module
-from knotflow.analysis.check import Check
 from knotflow.analysis.check_model import check_flow, check_model
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow
 from knotflow.geometry import InternalCoordinates, internal
 from knotflow.transforms import RationalQuadratic
+from tests.analysis.test_check import broken, check_of
 from tests.flows.generators import NAMES, make
 
 FEW = 60
-
-
-def broken(checks: list[Check]) -> set[str]:
-    return {check.name for check in checks if not check.ok}
-
-
-def check_of(checks: list[Check], name: str) -> Check:
-    return next(check for check in checks if check.name == name)
 
 
 def flow_of(seed: int = 0, **options) -> Flow:

@@ -42,7 +42,7 @@ def samples(n: int = 6000, seed: int = 0) -> FrameTable:
 
 
 def data(n: int = 6000, seed: int = 10, stuck: int = 1) -> FrameTable:
-    """Frames in 30 replicas; each basin and each x is kept for so many frames."""
+    """Frames in 30 replicas; each basin and each x is kept for this many frames."""
     random = np.random.default_rng(seed)
     x = np.repeat(np.abs(SCALE * random.normal(size=n // stuck)), stuck)
     basin = np.repeat(random.random(n // stuck) < SHARE, stuck)
@@ -157,7 +157,7 @@ def test_rare_visits_have_no_error_bar() -> None:
         "side_difference_data"
     ]
     assert found.value == pytest.approx(math.log(29)) and math.isnan(found.error)
-    assert "too rarely visited" in found.note
+    assert "visited too rarely" in found.note
 
 
 def test_data_of_wrong_handedness_is_said() -> None:

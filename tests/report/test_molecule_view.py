@@ -1,4 +1,4 @@
-"""Structures in a page: laid upon each other, exact to a pm, harmless as text."""
+"""Structures in a page: superposed, exact to a pm, harmless as text."""
 
 import base64
 import json

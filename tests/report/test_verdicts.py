@@ -30,17 +30,9 @@ def residue(**values: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("k", "level"),
-    [
-        (-0.1, GOOD),
-        (0.4, GOOD),
-        (0.499, GOOD),
-        (0.5, FAIR),
-        (0.69, FAIR),
-        (0.7, POOR),
-        (3, POOR),
-        (None, UNKNOWN),
-    ],
-)
+    [(-0.1, GOOD), (0.4, GOOD), (0.499, GOOD), (0.5, FAIR), (0.69, FAIR), (0.7, POOR), (3, POOR),
+     (None, UNKNOWN)],
+)  # fmt: skip
 def test_weights(k: float | None, level: Level) -> None:
     assert one("Weights", measured(pareto_k=k)).level is level
 

@@ -230,7 +230,7 @@ def test_an_evaluation_is_that_of_all_its_inputs(run: Path, written: Written, en
     assert is_of(copy) and not is_of(another)
 
 
-def test_numbers_are_made_anew_when_something_has_changed(tmp_path: Path, monkeypatch) -> None:
+def test_numbers_are_recomputed_when_something_has_changed(tmp_path: Path, monkeypatch) -> None:
     data, model = chain_data(tmp_path / "chain.h5", n=60), tmp_path / "chain.safetensors"
     chain_generator().save(model)
     said: list[str] = []
@@ -275,8 +275,8 @@ def test_without_data_and_run_the_page_has_what_there_is(
     text = " ".join(page.text)
     assert page.headings == [heading for heading in HEADINGS if "in numbers" not in heading]
     for sentence in (
-        "No data were at hand, so MD is missing.",
-        "No data were at hand, so forces are compared on samples only.",
+        "No data were available, so MD is missing.",
+        "No data were available, so forces are compared on samples only.",
         "There is no log.csv beside the model",
         "There is no dynamics/record.npz of this model beside it",
         "not compared with data",

@@ -1,4 +1,4 @@
-"""How good is a flow, a simulation? Exact answers where they can be had, error bars elsewhere."""
+"""Quality of flows and simulations: exact numbers where possible, error bars elsewhere."""
 
 from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
 from knotflow.analysis.evaluation import Evaluation, evaluate

@@ -1,13 +1,12 @@
-r"""What independent chains of samples tell: how long they remember, and averages with error bars.
+"""Autocorrelation times and averages with error bars of independent chains of samples.
 
-Chains are the replicas of a trajectory file, of ``knotflow exact`` or of a simulation. Times are in rows,
-from one kept frame of a chain to the next.
+Chains are the replicas of a trajectory file, written by ``knotflow exact`` or by a simulation. Times are in
+rows, from one kept frame of a chain to the next.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,13 +16,11 @@ from numpy.typing import NDArray
 
 from knotflow.analysis.free_energy import side_difference
 from knotflow.statistics.autocorrelation import autocorrelation_time
-from knotflow.statistics.estimates import Estimate, blocks, bootstrap, over_replicas
+from knotflow.statistics.estimates import Estimate, Floats, blocks, bootstrap, over_replicas
 from knotflow.storage.observables import Observables, read_observables
 
-Floats = NDArray[np.float64]
-
 ENOUGH: Final = 20
-"""Autocorrelation times that a chain should last, for its averages and their error bars to be believed."""
+"""Length of a chain, in autocorrelation times, for reliable averages and error bars."""
 
 
 @dataclass(frozen=True)
@@ -33,41 +30,41 @@ class Memory:
     time: float
     """Integrated autocorrelation time in rows; infinite if it never changed, NaN for fewer than two rows."""
     samples: float
-    """So many independent samples would tell its mean as well."""
+    """Number of independent samples that would give its mean with the same error."""
 
 
 @dataclass(frozen=True)
 class ChainSummary:
-    """What a file of chains holds."""
+    """Averages and memory of the chains in a file."""
 
     n_chains: int
     n_rows: int
     """Frames of the shortest chain."""
     energy: Estimate
-    """In kT; the error from the spread of the chains."""
+    """In kT; the error is from the spread of the chains."""
     sides: dict[str, Estimate]
     """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited."""
     memory: dict[str, Memory]
-    """Of ``energy``, and of ``phi RESIDUE`` and ``psi RESIDUE``: the longer one of cosine and sine."""
+    """Keys: ``energy``, and ``phi RESIDUE`` and ``psi RESIDUE`` (the longer of cosine and sine)."""
 
     @property
     def too_short(self) -> list[str]:
-        """Observables of which chains do not last `ENOUGH` autocorrelation times."""
+        """Observables for which the chains do not last `ENOUGH` autocorrelation times."""
         return [name for name, memory in self.memory.items() if not self.n_rows >= ENOUGH * memory.time]
 
 
 def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
-    """Read a trajectory, some frames at a time.
+    """Summarise the chains of a trajectory file, read some frames at a time.
 
     Args:
         path: The file.
-        seed: Of the bootstrap over chains that gives error bars of free energies.
+        seed: Seed of the bootstrap over chains, which gives error bars of free energies.
     """
     return summary_of_chains(read_observables(path), seed)
 
 
 def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
-    """What the columns of a trajectory tell, see `summarise_chains`."""
+    """Summarise the columns of a trajectory, see `summarise_chains`."""
     order = np.lexsort((found.frame, found.replica))
     replica = found.replica[order]
     columns = {"energy": found.energy[order]}
@@ -76,7 +73,7 @@ def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
     _, counts = np.unique(replica, return_counts=True)
 
     def rows_of(values: Floats) -> Floats:
-        """A column for each chain, as long as the shortest."""
+        """A column for each chain, cut to the length of the shortest."""
         starts = np.cumsum(counts) - counts
         return np.stack([values[start : start + counts.min()] for start in starts], axis=1)
 
@@ -87,21 +84,17 @@ def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
         sides={
             residue: side_with_error(columns[f"phi {residue}"], replica, seed) for residue in found.torsions
         },
-        memory={
-            name: _memory(rows_of(values), () if name == "energy" else (np.cos, np.sin))
-            for name, values in columns.items()
-        },
+        memory={name: _memory(rows_of(values), angle=name != "energy") for name, values in columns.items()},
     )
 
 
 def side_with_error(phi: Floats, replica: NDArray[np.integer], seed: int = 0) -> Estimate:
-    """F(phi > 0) - F(phi < 0) in kT of angles (n,), and its error by the bootstrap over replicas."""
+    """F(phi > 0) - F(phi < 0) in kT from angles (n,), with its error by the bootstrap over replicas."""
     error = bootstrap(lambda rows: side_difference(phi[rows]), blocks(replica), seed=seed)
     return Estimate(side_difference(phi), float(error))
 
 
-def _memory(table: Floats, parts: tuple[Callable[[Floats], Floats], ...]) -> Memory:
-    tables = [part(table) for part in parts] or [table]
-    times = [autocorrelation_time(values) for values in tables]
+def _memory(table: Floats, *, angle: bool) -> Memory:
+    times = [autocorrelation_time(x) for x in ((np.cos(table), np.sin(table)) if angle else (table,))]
     longest = math.nan if any(map(math.isnan, times)) else max(times)
     return Memory(longest, table.size / max(longest, 1.0))

@@ -1,68 +1,76 @@
-r"""Does a trained model keep what its maths promises? Each answer is a number beside a promise.
+r"""Checks of a trained model against what its maths promises, each measured against a limit.
 
-Points are samples of the model itself. In both precisions they must survive the ways there and back, with the
-same log-density on either way. The rest is judged in double precision, by other means than those of the
-model: log-determinants by those of Jacobians, forces by differences, continuity by bisection.
+Points are samples of the model itself. In both precisions they must survive the flow in both directions, with
+the same log-density each way. All else is checked in double precision by independent means: log-determinants
+by Jacobians, forces by finite differences, continuity by bisection.
 
-**Mass.** A density of 60 coordinates cannot be summed up on a grid. But if samples $x$ come from $p$, then
-for any second density $g$ that $p$ covers, $\mathrm E[g(x)/p(x)] = \int g = 1$. Here $g$ is the same flow
-with its weights disturbed, so little that $\log g/p$ scatters by 0.3. Samples carry the $p$ of the way from
-base to data, $g$ is taken the other way: densities that disagree by a factor show as a mean other than one.
-With $g$ so near, it hardly matters which samples come; so, besides, their base points must be distributed as
-the base is. By the theorem of Dvoretzky, Kiefer, Wolfowitz and Massart the distance of n of them
-from it, the largest of d coordinates, is above $\sqrt{\log(2d/\alpha) / 2n}$ with a probability below
-$\alpha$.
+**Mass.** A density of 60 coordinates cannot be integrated on a grid. But if samples $x$ come from $p$, then
+$\mathrm E[g(x)/p(x)] = \int g = 1$ for any second density $g$ that $p$ covers. Here $g$ is the same flow with
+its weights disturbed, so little that the standard deviation of $\log g/p$ is 0.3. Samples carry the $p$ of
+the direction from base to data and $g$ is computed in the other: densities that disagree by a factor show as
+a mean other than one.
 
-**Promises.** On the way data - base - data the base point is rounded by $\epsilon$, which is divided by the
-slope of the flow. Among n samples the smallest slope is about 1/n of the usual, so single precision leaves
-some $6 \cdot 10^{-8} \cdot 10^4$ of a domain; promises leave room for ten times that.
+**Distribution.** With $g$ so close, it hardly matters which samples are drawn. So their base points must also
+be distributed as the base is. By the theorem of Dvoretzky, Kiefer, Wolfowitz and Massart the Kolmogorov
+distance of n points, the largest of d coordinates, exceeds $\sqrt{\log(2d/\alpha) / 2n}$ with a probability
+below $\alpha$.
+
+**Limits.** On the way data - base - data the base point is rounded by $\epsilon$, which is divided by the
+slope of the flow. Among n samples the smallest slope is about 1/n of the usual one, so single precision
+leaves some $6 \cdot 10^{-8} \cdot 10^4$ of a domain; the limits leave room for ten times that.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from knotflow.analysis.check import Check, Worst, chiral_centres, log_determinant
+from knotflow.analysis.check import (
+    Check,
+    Worst,
+    chiral_centres,
+    chunks,
+    coordinate_log_volume,
+    displacements,
+    log_volume,
+)
 from knotflow.analysis.continuity import largest_jump
+from knotflow.analysis.frame_table import dtype_name, inside
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, standard
-from knotflow.geometry.superpose import superposed
 from knotflow.progress import Progress, silent
 from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count
-from knotflow.transforms.domains import Limits
 
 TRIP_LIMITS: Final = {torch.float32: 1e-2, torch.float64: 1e-8}
-"""Of the length of a coordinate's domain; for positions, in nm."""
+"""Errors of coordinates, as fractions of their domains, or of positions, in nm."""
 DENSITY_LIMITS: Final = {torch.float32: 0.1, torch.float64: 1e-8}
-"""Of a log-density: that of an angle, log sin θ, loses digits near π."""
+"""Errors of log-densities: log sin θ of an angle loses digits near π."""
 JACOBIAN_LIMIT: Final = 1e-8
 FORCE_LIMIT: Final = 1e-5
-"""Of the force: differences over a finite step are no better."""
+"""As a fraction of the force: finite differences are no better."""
 JUMP_LIMIT: Final = 1e-3
-"""Of the typical force: far above rounding, far below the jumps of a spline of order 3."""
+"""As a fraction of the typical force: far above rounding, far below the jumps of a spline of order 3."""
 SIGMAS: Final = 5
 """Standard errors by which an average may be off."""
 ALARM: Final = 1e-6
 """Probability of a false alarm about the distribution of samples."""
 
 CHUNK: Final = 500
-"""Points at once: forces take much memory."""
+"""Points at a time: forces take much memory."""
 FORCES: Final = 10
-"""The force is computed for one in so many samples."""
+"""The force is computed for one sample in this many."""
 JACOBIANS: Final = 4
 DIFFERENCES: Final = 50
 STEP: Final = 1e-6
-"""In nm, for differences."""
+"""Step of finite differences, in nm."""
 LINES: Final = 10
 REACH: Final = 0.1
-"""How far a line runs from one sample towards another."""
+"""Length of a line, as a fraction of the way from one sample to another."""
 SCATTER: Final = 0.3
 """Standard deviation of log g/p."""
 
@@ -70,17 +78,17 @@ SCATTER: Final = 0.3
 def check_model(
     model: BoltzmannGenerator, samples: int = 10_000, seed: int = 0, progress: Progress = silent
 ) -> list[Check]:
-    """Measure how well a generator, and the flow in it, keeps its promises on samples of its own.
+    """Check a generator, and the flow in it, on its own samples.
 
     Args:
         model: The generator; it is not changed.
-        samples: For round trips and densities; forces are computed for a tenth of them.
-        seed: Of all random numbers.
+        samples: Number of samples for round trips and densities; forces are computed for a tenth of them.
+        seed: Seed of all random numbers.
         progress: Called with the progress.
     """
     checks = check_flow(model.flow, samples, seed, progress)
     for dtype in TRIP_LIMITS:
-        checks += _check_positions(copy.deepcopy(model).to(dtype), samples, seed, progress)
+        checks += _check_positions(model, dtype, samples, seed, progress)
     model = copy.deepcopy(model).double()
     generator = torch.Generator().manual_seed(seed + 1)
     return [
@@ -92,7 +100,7 @@ def check_model(
 
 
 def check_flow(flow: Flow, samples: int = 10_000, seed: int = 0, progress: Progress = silent) -> list[Check]:
-    """The checks of `check_model` that need no molecule.
+    """Make those checks of `check_model` that need no molecule.
 
     Raises:
         ValueError: if the flow needs a context.
@@ -102,34 +110,19 @@ def check_flow(flow: Flow, samples: int = 10_000, seed: int = 0, progress: Progr
         raise ValueError(f"this flow needs a context of {flow.context} numbers and cannot be checked alone.")
     checks = []
     for dtype in TRIP_LIMITS:
-        checks += _check_trips(copy.deepcopy(flow).to(dtype), samples, seed, progress)
+        checks += _check_trips(flow, dtype, samples, seed, progress)
     flow = copy.deepcopy(flow).double()
     generator = torch.Generator().manual_seed(seed + 1)
-    parts: list[Callable[[], list[Check]]] = [
+    parts = [
         lambda: [_check_jacobian(flow, generator)],
         lambda: [_check_mass(flow, samples, generator)],
         lambda: [_check_distribution(flow, samples, generator)],
         lambda: [_check_continuity(flow, generator)],
         lambda: _check_slopes(flow, samples, generator),
     ]
-    for number, part in enumerate(parts):
-        progress("flow, more closely", number, len(parts))
-        checks += part()
-    progress("flow, more closely", len(parts), len(parts))
+    for (number,) in chunks("flow, more closely", len(parts), 1, progress):
+        checks += parts[number]()
     return checks
-
-
-def _chunks(doing: str, total: int, progress: Progress) -> Iterator[int]:
-    """Sizes of the pieces of so many samples, reported as they are taken."""
-    for start in range(0, total, CHUNK):
-        progress(doing, start, total)
-        yield min(CHUNK, total - start)
-    progress(doing, total, total)
-
-
-def _label(flow: Flow) -> tuple[torch.dtype, str]:
-    dtype = next(flow.parameters(), torch.empty(0)).dtype
-    return dtype, str(dtype).removeprefix("torch.")
 
 
 def _gaps(domains: list[Domain], a: Tensor, b: Tensor) -> Tensor:
@@ -138,19 +131,19 @@ def _gaps(domains: list[Domain], a: Tensor, b: Tensor) -> Tensor:
 
 
 def _finite(*tensors: Tensor) -> Tensor:
-    """Which rows have nothing but finite numbers."""
+    """Which rows contain only finite numbers."""
     return torch.stack([t[..., None].isfinite().flatten(1).all(-1) for t in tensors]).all(0)
 
 
 @torch.no_grad()
-def _check_trips(flow: Flow, samples: int, seed: int, progress: Progress) -> list[Check]:
+def _check_trips(flow: Flow, dtype: torch.dtype, samples: int, seed: int, progress: Progress) -> list[Check]:
     """Base to data and back, data to base and back, log-determinants, numbers that are not finite."""
-    dtype, name = _label(flow)
+    flow, name = copy.deepcopy(flow).to(dtype), dtype_name(dtype)
     generator = torch.Generator().manual_seed(seed)
     inner = [standard(d) for d in flow.domains]
     base, data, volume, broken = Worst(), Worst(), Worst(), 0
-    for n in _chunks(f"flow, {name}", samples, progress):
-        z = flow.sample_base(n, generator=generator)
+    for rows in chunks(f"flow, {name}", samples, CHUNK, progress):
+        z = flow.sample_base(len(rows), generator=generator)
         q, ladj = flow.inverse(z)
         fine = _finite(q, ladj)
         broken += int((~fine).sum())
@@ -159,7 +152,7 @@ def _check_trips(flow: Flow, samples: int, seed: int, progress: Progress) -> lis
         base.add(_gaps(inner, again, z))
         data.add(_gaps(list(flow.domains), flow.inverse(again)[0], q))
         volume.add((ladj + ladj_back).abs())
-        broken += int((~_finite(flow.score(q[: math.ceil(n / FORCES)]))).sum())
+        broken += int((~_finite(flow.score(q[: math.ceil(len(rows) / FORCES)]))).sum())
     return [
         Check(f"flow: base there and back, {name}", base.value, TRIP_LIMITS[dtype], "of domain"),
         Check(f"flow: data there and back, {name}", data.value, TRIP_LIMITS[dtype], "of domain"),
@@ -170,7 +163,7 @@ def _check_trips(flow: Flow, samples: int, seed: int, progress: Progress) -> lis
 
 
 def _broken_at_edges(flow: Flow, generator: torch.Generator) -> int:
-    """Points at and, on lines, beyond the limits of the domains that are not finite on one of the ways."""
+    """Number of points at the limits of the domains, and on lines beyond them, that are not finite."""
     broken = 0
     z = _edges(flow.sample_base(1, generator=generator)[0], [standard(d) for d in flow.domains])
     for part in z.split(CHUNK):
@@ -184,20 +177,20 @@ def _broken_at_edges(flow: Flow, generator: torch.Generator) -> int:
 
 
 def _edges(x: Tensor, domains: list[Domain]) -> Tensor:
-    """A point (d,) with all coordinates at an edge, and with one of them: (n, d)."""
+    """Copies (n, d) of a point (d,) with all coordinates at an edge, or a single one."""
     edges = []
+    alone = torch.eye(len(x), dtype=torch.bool, device=x.device)
     for end in (0.0, 1.0, -1.0, 2.0):
         value = x.new_tensor(
             [d.low + (end if isinstance(d, Line) else min(max(end, 0.0), 1.0)) * d.length for d in domains]
         )
-        # The limits rounded to float32 may lie outside by rounding, which is forgiven.
-        alone = torch.eye(len(x), dtype=torch.bool, device=x.device)
+        # Rounded to float32 the limits may lie just outside, which flows tolerate.
         edges += [value[None], torch.where(alone, value, x)]
     return torch.cat(edges)
 
 
 def _samples(flow: Flow, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Those of n samples (m, d) that are finite, and their log-densities (m,) by the way of sampling."""
+    """The finite ones of n samples (m, d), and the log-densities (m,) they were drawn with."""
     q, log_p = flow.sample_and_log_prob(n, generator=generator)
     fine = _finite(q, log_p)
     return q[fine], log_p[fine]
@@ -207,53 +200,40 @@ def _check_jacobian(flow: Flow, generator: torch.Generator) -> Check:
     """Log-determinants of the flow against those of its Jacobian."""
     worst = Worst()
     for q in _samples(flow, JACOBIANS, generator)[0]:
-        worst.add((flow(q)[1].detach() - _log_volume(flow, q)).abs())
+        worst.add((flow(q)[1].detach() - log_volume(lambda x: flow(x)[0], q)).abs())
     return Check("flow: log-determinant", worst.value, JACOBIAN_LIMIT)
-
-
-def _log_volume(flow: Flow, q: Tensor) -> Tensor:
-    """Logarithm of the determinant of the Jacobian from data to base, by autograd."""
-    jacobian = torch.func.jacrev(lambda x: flow(x)[0], chunk_size=64)(q)
-    logarithm: Tensor = torch.linalg.slogdet(jacobian.detach()).logabsdet
-    return logarithm
 
 
 @torch.no_grad()
 def _check_mass(flow: Flow, samples: int, generator: torch.Generator) -> Check:
-    """The mean of g/p over samples of p, see above."""
+    """The mean of g/p over samples of p, see the top of this file."""
     q, log_p = _samples(flow, samples, generator)
     if len(q) < 2:
         return Check("flow: mass - 1", math.nan, 0.0)
+    # In units of the root mean square of each weight tensor, or of one if it is zero.
     direction = [
-        _size(weight) * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        (weight.square().mean().sqrt() or 1.0)
+        * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
         for weight in flow.parameters()
     ]
     disturbed, scale = copy.deepcopy(flow), 1e-3
+
+    def log_ratio(n: int) -> Tensor:
+        for own, weight, along in zip(disturbed.parameters(), flow.parameters(), direction, strict=True):
+            own.copy_(weight + scale * along)
+        return disturbed.log_prob(q[:n]) - log_p[:n]
+
     for _ in range(3):  # the scatter is nearly proportional to the disturbance
-        _disturb(disturbed, flow, direction, scale)
-        scatter = (disturbed.log_prob(q[:CHUNK]) - log_p[:CHUNK]).std().item()
-        scale *= SCATTER / max(scatter, 1e-3)
-    _disturb(disturbed, flow, direction, scale)
-    ratio = (disturbed.log_prob(q) - log_p).exp()
+        scale *= SCATTER / max(log_ratio(CHUNK).std().item(), 1e-3)
+    ratio = log_ratio(len(q)).exp()
     mean, error = ratio.mean().item(), ratio.std().item() / math.sqrt(len(q))
     note = f"mass: for a density g near that of the flow, p, the mean of g/p is {mean:.4f} ± {error:.4f}"
     return Check("flow: mass - 1", abs(mean - 1), SIGMAS * error + JACOBIAN_LIMIT, "", note)
 
 
-def _size(parameter: Tensor) -> Tensor:
-    """Root mean square of weights; one if they are zero."""
-    size = parameter.square().mean().sqrt()
-    return torch.where(size > 0, size, 1.0)
-
-
-def _disturb(flow: Flow, origin: Flow, direction: list[Tensor], scale: float) -> None:
-    for own, weight, along in zip(flow.parameters(), origin.parameters(), direction, strict=True):
-        own.copy_(weight + scale * along)
-
-
 @torch.no_grad()
 def _check_distribution(flow: Flow, samples: int, generator: torch.Generator) -> Check:
-    """Kolmogorov's distance of the base points of samples from the base, the largest of all coordinates."""
+    """Kolmogorov distance of the base points of samples from the base, the largest of all coordinates."""
     q, _ = _samples(flow, samples, generator)
     n, worst = len(q), Worst()
     if n:
@@ -280,22 +260,22 @@ def _check_continuity(flow: Flow, generator: torch.Generator) -> Check:
         )
     except ValueError as error:
         return Check("flow: jump of the force", math.nan, JUMP_LIMIT, "of force", str(error))
-    # At least one per length of a domain: a flat density has no force to compare with.
+    # At least one per domain length: a flat density has no force to compare with.
     typical = max(found.typical, 1.0)
     size = found.size / typical
     word = "continuous" if size <= JUMP_LIMIT else "DISCONTINUOUS"
     note = (
-        f"the force is {word}: where it changes most suddenly, by {found.step / typical:.2g} of its "
-        f"typical size in one step, {size:.2g} are left over 2^-30 of that step"
+        f"the force is {word}: at its most sudden change, by {found.step / typical:.2g} of its typical size "
+        f"in one step, {size:.2g} is left over 2^-30 of that step"
     )
     if limit is None:
-        note += f"; no more is promised by transforms that are {smooth:g} times continuously differentiable"
+        note += f"; transforms that are {smooth:g} times continuously differentiable promise no more"
     return Check("flow: jump of the force", size, limit, "of force", note)
 
 
 @torch.no_grad()
 def _check_slopes(flow: Flow, samples: int, generator: torch.Generator) -> list[Check]:
-    """The least and the largest slope met, and those of each layer in a note."""
+    """The least and the largest slope found; a note lists those of each layer."""
     q, _ = _samples(flow, min(samples, CHUNK), generator)
     ranges = [torch.aminmax(slopes.exp()) for _, _, slopes in flow.layers(q)] if len(q) else []
     if not ranges:
@@ -307,29 +287,27 @@ def _check_slopes(flow: Flow, samples: int, generator: torch.Generator) -> list[
     ]
 
 
-def _inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
-    """Which points are finite and inside all intervals: rounding of positions can move one out of them."""
-    return Limits.of(flow.domains, q, margin=margin).hold(q)
-
-
 @torch.no_grad()
-def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, progress: Progress) -> list[Check]:
+def _check_positions(
+    model: BoltzmannGenerator, dtype: torch.dtype, samples: int, seed: int, progress: Progress
+) -> list[Check]:
     """Positions to base and back, log-densities both ways, numbers that are not finite."""
-    dtype, name = _label(model.flow)
+    model, name = copy.deepcopy(model).to(dtype), dtype_name(dtype)
     generator = torch.Generator().manual_seed(seed)
     trip, density, broken = Worst(), Worst(), 0
-    for n in _chunks(f"positions, {name}", samples, progress):
-        x, log_p = model.sample_and_log_prob(n, generator=generator)
+    for rows in chunks(f"positions, {name}", samples, CHUNK, progress):
+        x, log_p = model.sample_and_log_prob(len(rows), generator=generator)
         fine = _finite(x, log_p)
         broken += int((~fine).sum())
-        inside = fine & _inside(model.flow, model.internal(x)[0])
-        x, log_p = x[inside], log_p[inside]
+        # Rounding of positions can move a coordinate out of its interval.
+        usable = fine & inside(model.flow, model.internal(x)[0])
+        x, log_p = x[usable], log_p[usable]
         if len(x) == 0:
             continue
         density.add((model.log_prob(x) - log_p).abs())
         back, _ = model.coordinates.inverse(model.flow.inverse(model.flow(model.internal(x)[0])[0])[0])
-        trip.add((superposed(back.double(), x.double()) - x.double()).norm(dim=-1))
-        broken += int((~_finite(model.force(x[: math.ceil(n / FORCES)]))).sum())
+        trip.add(displacements(back, x))
+        broken += int((~_finite(model.force(x[: math.ceil(len(rows) / FORCES)]))).sum())
     return [
         Check(f"positions there and back, {name}", trip.value, TRIP_LIMITS[dtype], "nm"),
         Check(f"log-density both ways, {name}", density.value, DENSITY_LIMITS[dtype]),
@@ -338,24 +316,25 @@ def _check_positions(model: BoltzmannGenerator, samples: int, seed: int, progres
 
 
 def _check_volume(model: BoltzmannGenerator, generator: torch.Generator) -> Check:
-    """Log-densities of positions against determinants: from base to data, and on to positions."""
+    """Log-densities of positions against determinants: from base to data, and from there to positions."""
     worst = Worst()
     for q in _samples(model.flow, JACOBIANS, generator)[0]:
         x, _ = model.coordinates.inverse(q)
-        if not _inside(model.flow, model.internal(x)[0][None]):
+        if not inside(model.flow, model.internal(x)[0][None]):
             continue
         base = model.flow.base_log_prob(model.flow(q)[0])
-        oracle = base + _log_volume(model.flow, q) - log_determinant(model.coordinates, q)
+        volume = log_volume(lambda x: model.flow(x)[0], q)
+        oracle = base + volume - coordinate_log_volume(model.coordinates, q)
         worst.add((model.log_prob(x) - oracle).abs().detach())
     return Check("log-density, by determinants", worst.value, JACOBIAN_LIMIT)
 
 
 @torch.no_grad()
 def _check_forces(model: BoltzmannGenerator, generator: torch.Generator) -> Check:
-    """Forces along random directions against differences of log-densities."""
+    """Forces along random directions against finite differences of log-densities."""
     x, _ = model.sample_and_log_prob(2 * DIFFERENCES, generator=generator)
-    # A bond or angle must not leave its interval on a step.
-    x = x[_inside(model.flow, model.internal(x)[0], margin=1e-3)][:DIFFERENCES]
+    # A step must not move a bond or angle out of its interval.
+    x = x[inside(model.flow, model.internal(x)[0], margin=1e-3)][:DIFFERENCES]
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     direction /= direction.square().sum((-1, -2), keepdim=True).sqrt()
     worst = Worst()

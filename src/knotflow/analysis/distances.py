@@ -1,7 +1,7 @@
-r"""Distances between samples and data: of their energies, of their forces, and of torsions on the torus.
+"""Distances between samples and data: of energies, of forces, and of torsions on the torus.
 
-All functions take arrays and know no file and no molecule. Weights need no normalisation; missing, all rows
-count the same. Where all weights are zero or NaN, the result is NaN.
+All functions take plain arrays. Weights need not be normalised; without weights all rows count equally. If
+all weights are zero or NaN, the result is NaN.
 """
 
 from __future__ import annotations
@@ -15,44 +15,43 @@ from numpy.typing import NDArray
 
 from knotflow.energies.energy import cut
 from knotflow.extras import optional
-
-Floats = NDArray[np.float64]
+from knotflow.statistics.estimates import Floats, Rows
 
 BINS: Final = 64
-"""Of each torsion in a histogram."""
+"""Bins of each torsion in a histogram."""
 PSEUDO_COUNT: Final = 0.01
-"""Frames that each bin of a histogram gets beside its own, so that no logarithm is infinite."""
+"""Frames added to each bin of a histogram, so that no logarithm is infinite."""
 HEADROOM: Final = 100.0
-"""In kT: energies of samples are cut so far above the largest of the data before they are compared."""
+"""Energies of samples are cut this far above the largest of the data before they are compared, in kT."""
 
 
 def cut_energy(u: Floats) -> Floats:
-    """Energies of samples as `knotflow.energies.energy.cut` gives them."""
+    """`knotflow.energies.energy.cut` for arrays."""
     found: Floats = cut(torch.from_numpy(u)).numpy()
     return found
 
 
 def force_error(a: NDArray[np.floating], b: NDArray[np.floating]) -> Floats:
-    """Mean over atoms and directions of squared differences of forces (n, atoms, 3), for each frame: (n,)."""
+    """Mean squared difference of forces (n, atoms, 3) over atoms and directions, for each frame: (n,)."""
     square: Floats = ((a.astype(np.float64) - b) ** 2).mean((-2, -1))
     return square
 
 
-def torus_bins(angles: Floats, bins: int) -> NDArray[np.intp]:
-    """Numbers of the equal bins from -π to π that angles are in: in rad, any period and shape."""
-    place: NDArray[np.intp] = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
+def torus_bins(angles: Floats, bins: int) -> Rows:
+    """Bin numbers of angles in rad, of any period and shape, in equal bins from -π to π."""
+    place: Rows = np.floor((angles + np.pi) / (2 * np.pi) * bins).astype(np.intp) % bins
     return place
 
 
 def histogram(angles: Floats, weight: Floats | None = None, bins: int = BINS) -> Floats:
-    r"""Shares of $n$ pairs of angles in ``bins × bins`` equal bins of the torus, of sum one: shape (bins²,).
+    """Shares of n pairs of angles in ``bins × bins`` equal bins of the torus, of sum one: shape (bins²,).
 
-    Each bin gets `PSEUDO_COUNT` beside its own; weights are scaled to sum to $n$ before.
+    Weights are scaled to sum to n; then each bin gets `PSEUDO_COUNT` more.
 
     Args:
         angles: In rad, any period, shape ``(n, 2)``.
         weight: Shape ``(n,)``.
-        bins: Along each angle.
+        bins: Number of bins along each angle.
     """
     place = torus_bins(angles, bins)
     weight = _scaled(weight, len(angles))
@@ -77,18 +76,16 @@ def energy_distance(
     r"""Wasserstein distance in kT of two sets of energies, exact: $W_2^2 = \int_0^1 (F^{-1} - G^{-1})^2$."""
     with optional("distances"):
         import ot
-    square = float(
-        ot.wasserstein_1d(u, v, _scaled(u_weight, len(u)) / len(u), _scaled(v_weight, len(v)) / len(v), p=2)
-    )
-    return _root(square)
+    shares = (_scaled(weight, len(x)) / len(x) for x, weight in ((u, u_weight), (v, v_weight)))
+    return _root(float(ot.wasserstein_1d(u, v, *shares, p=2)))
 
 
 def torus_distance(a: Floats, b: Floats) -> float:
     r"""Wasserstein distance $W_2$ in rad of two sets of points on a torus, angles (n, d) and (m, d).
 
     The squared distance of two points is the periodic one, $\sum_k \min(|\delta_k|, 2\pi - |\delta_k|)^2$.
-    The plan is exact, and its time grows faster than $n^2$. Finite sets are apart even if they are drawn from
-    the same distribution: compare with the distance between two sets of data.
+    The transport plan is exact, and its time grows faster than $n^2$. Finite sets from the same distribution
+    are also apart: compare with the distance between two sets of data.
     """
     with optional("distances"):
         import ot
@@ -99,13 +96,13 @@ def torus_distance(a: Floats, b: Floats) -> float:
 
 
 def capped(u: Floats, data: Floats) -> Floats:
-    """Energies cut `HEADROOM` above the largest of the data; what is not a number counts as cut."""
+    """Energies cut `HEADROOM` above the largest of the data; those that are not finite count as cut."""
     top = float(data.max()) + HEADROOM
     return np.where(np.isfinite(u), np.minimum(u, top), top)
 
 
 def _scaled(weight: Floats | None, n: int) -> Floats:
-    """Weights of sum n; NaN if they cannot be scaled."""
+    """Weights of sum n; NaN if their sum is not positive."""
     if weight is None:
         return np.ones(n)
     total = weight.sum()
@@ -113,5 +110,5 @@ def _scaled(weight: Floats | None, n: int) -> Floats:
 
 
 def _root(square: float) -> float:
-    """Square root of what rounding may have made negative."""
+    """Square root of a number that rounding may have made negative."""
     return math.nan if math.isnan(square) else math.sqrt(max(0.0, square))

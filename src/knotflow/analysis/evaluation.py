@@ -1,7 +1,7 @@
-"""How good is a Boltzmann generator? One pass over data and samples, all measures with error bars.
+"""Evaluation of a Boltzmann generator: one pass over data and samples, all measures with error bars.
 
-The target is the Boltzmann distribution of the force field, restricted to the handedness that the molecule
-has: samples of another handedness have weight zero, and so have those with an energy or density not finite.
+The target is the Boltzmann distribution of the force field, restricted to the handedness of the molecule:
+samples of the wrong handedness have weight zero, and so have those whose energy or density is not finite.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
+    dtype_name,
     like,
     observe_data,
     observe_samples,
@@ -39,33 +40,34 @@ from knotflow.version import __version__
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Everything that `evaluate` found."""
+    """The results of `evaluate`."""
 
     about: dict[str, Any]
-    """Molecule, data and samples: what was compared with what."""
+    """Molecule, model, data and samples that were compared."""
     measures: Measures
     residues: dict[str, Measures]
     """Measures of the torsions (phi, psi) of each residue that has both."""
     seconds: dict[str, float]
-    """Wall time of the parts."""
+    """Wall time of each kind of work."""
     samples: FrameTable
-    """What all this was computed from."""
+    """The table of samples behind the measures."""
     data: FrameTable | None
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
+
+        def of(found: Measures) -> dict[str, Any]:
+            return {key: measure.plain() for key, measure in found.items()}
+
         return {
             "about": self.about,
-            "measures": {key: measure.plain() for key, measure in self.measures.items()},
-            "residues": {
-                residue: {key: measure.plain() for key, measure in found.items()}
-                for residue, found in self.residues.items()
-            },
+            "measures": of(self.measures),
+            "residues": {residue: of(found) for residue, found in self.residues.items()},
             "seconds": {work: round(seconds, 3) for work, seconds in self.seconds.items()},
         }
 
     def write(self, file: Path, model: Path, **more: Any) -> dict[str, Any]:
-        """Write all numbers as JSON, with a fingerprint of the model file and more; return them."""
+        """Write all numbers as JSON, with a fingerprint of the model file and more entries; return them."""
         plain = self.plain()
         numbers = {**plain, "about": {**plain["about"], "model": file_fingerprint(model)}, **more}
         write_atomically(file, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
@@ -84,21 +86,21 @@ def evaluate(
 ) -> Evaluation:
     """Compare a generator with data of its molecule and with the force field.
 
-    Memory is bounded: frames are read, and samples drawn, in pieces. Same arguments give the same numbers.
+    Memory is bounded: frames are read, and samples drawn, in pieces. Equal arguments give equal numbers.
 
     Args:
         generator: The generator; densities and forces of the flow are computed in its dtype.
-        data: A trajectory file of the same molecule at the same temperature. Without, the measures are those
-            that samples alone can tell.
+        data: A trajectory file of the same molecule at the same temperature. Without it, only the measures
+            that need no data are computed.
         energy: The force field of the molecule, for the samples.
-        split: The note ``split`` of the model: if ``data`` is the file it was trained on, only the rows that
-            were held back are used. Otherwise, or if missing, all rows.
-        samples: How many samples to draw.
-        seed: Of samples and error bars.
+        split: The note ``split`` of the model: if ``data`` is the file it was trained on, only the held-out
+            rows are used. Otherwise, or if missing, all rows.
+        samples: Number of samples to draw.
+        seed: Seed of samples and error bars.
         progress: Called with the progress.
 
     Raises:
-        ValueError: if the data are of another molecule, temperature or force field, or without frames.
+        ValueError: if the data are of another molecule, temperature or force field, or have no frames.
         OSError: if the file is missing or damaged.
     """
     check_count("samples", samples, 1)
@@ -108,7 +110,7 @@ def evaluate(
         "molecule": generator.molecule["name"],
         "atoms": generator.n_atoms,
         "temperature": generator.temperature,
-        "dtype": _dtype(generator),
+        "dtype": dtype_name(like(generator).dtype),
         "parameters": sum(p.numel() for p in generator.parameters()),
         "energy": type(energy).__name__,
         "samples": samples,
@@ -156,14 +158,14 @@ def evaluation_inputs(
     float64: bool = False,
     energy: MolecularEnergy | str = "OpenMMEnergy",
 ) -> dict[str, Any]:
-    """All that the numbers of an evaluation depend on, as `noted_evaluation` finds it in a file.
+    """Everything that the numbers of an evaluation depend on, in the form of `noted_evaluation`.
 
     Args:
         model: The model file.
-        data: The trajectory; None: any will do.
-        samples: How many samples are drawn.
-        seed: Of samples and error bars.
-        all_frames: Whether frames count that the model was trained on.
+        data: The trajectory, or None to accept any.
+        samples: Number of samples.
+        seed: Seed of samples and error bars.
+        all_frames: Whether to include frames that the model was trained on.
         float64: Whether the flow computes in double precision, whatever the file says.
         energy: The force field, or the name of its class.
 
@@ -181,14 +183,14 @@ def evaluation_inputs(
         "data": noted,
         "samples": samples,
         "seed": seed,
-        "dtype": "float64" if float64 else _dtype(BoltzmannGenerator.load(model)),
+        "dtype": "float64" if float64 else dtype_name(like(BoltzmannGenerator.load(model)).dtype),
         "energy": energy if isinstance(energy, str) else type(energy).__name__,
         "knotflow": __version__,
     }
 
 
 def noted_evaluation(file: Path) -> dict[str, Any] | None:
-    """The inputs that an evaluation notes; None if there is no evaluation that can be read."""
+    """The inputs recorded in the file of an evaluation; None if it is missing or unreadable."""
     try:
         about = json.loads(file.read_text(encoding="utf-8"))["about"]
         noted = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "energy", "knotflow")}
@@ -203,7 +205,3 @@ def is_evaluation_of(file: Path, inputs: Mapping[str, Any]) -> bool:
     if noted is not None and inputs["data"] is None:
         noted["data"] = None
     return same(noted, inputs)
-
-
-def _dtype(generator: BoltzmannGenerator) -> str:
-    return str(like(generator).dtype).removeprefix("torch.")

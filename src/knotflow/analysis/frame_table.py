@@ -1,8 +1,8 @@
-"""What a Boltzmann generator and a force field say of each frame: the one table behind numbers and pictures.
+"""Densities, energies, forces and torsions of each frame: the one table behind all numbers and pictures.
 
-One pass over data and one over samples fill it. Positions come and go in pieces; a few numbers of each frame
-stay and, for pictures, the structures of some thousand evenly spaced ones. Densities and forces of the flow
-are computed in the dtype of the generator; columns are float64.
+One pass over data and one over samples fill it. Positions are processed in pieces; the table keeps a few
+numbers per frame and, for pictures, the structures of some thousand evenly spaced frames. Densities and
+forces of the flow are computed in the dtype of the generator; columns are float64.
 """
 
 from __future__ import annotations
@@ -24,33 +24,32 @@ from torch import Tensor
 from knotflow.analysis.distances import force_error
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import Flow
 from knotflow.molecules.backbone import backbone_torsions
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.statistics.estimates import Floats, Rows
 from knotflow.storage import trajectory
-from knotflow.storage.split import held_out
+from knotflow.storage.split import Bools, held_out
 from knotflow.transforms.domains import Limits
 
-Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
-Bools = NDArray[np.bool_]
-Rows = NDArray[np.intp]
 
 ATOMS_AT_ONCE: Final = 40_000
-"""Pieces have so many atoms in all, which bounds the memory: 1,800 frames of alanine dipeptide."""
+"""Atoms in a piece, which bounds the memory: 1,800 frames of alanine dipeptide."""
 LEAST_PIECE: Final = 64
 FRAMES_WITH_FORCES: Final = 20_000
-"""Of longer data, evenly spaced frames, about so many, enter the error of forces."""
+"""About this many evenly spaced frames of longer data enter the error of forces."""
 STRUCTURES: Final = 10_000
-"""Of longer data, and of more samples, so many evenly spaced structures are kept for pictures."""
+"""At most this many evenly spaced structures of data, and of samples, are kept for pictures."""
 ATOMS_KEPT: Final = 2_000_000
-"""Of molecules with more than 200 atoms fewer structures are kept: so many atoms in all, some 100 MB."""
+"""Atoms of all kept structures, some 100 MB: of molecules with more than 200 atoms fewer are kept."""
 FORCES: Final = 1_000
-"""Structures, at most, whose forces are shown."""
+"""Largest number of structures whose forces are shown."""
 COMPARED: Final = 32
-"""Frames of the data whose energies are computed again, to see that the force field is the same."""
+"""Frames of the data whose energies are recomputed, to verify that the force field is the same."""
 SAME_ENERGY: Final = (0.1, 1e-3)
-"""In kT, and kT for each atom: what their median may differ, if the force field is the same."""
+"""Largest median difference with the same force field: in kT, and in kT per atom."""
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, work: str) -> Iterator[None]:
-        """Add the time that the body takes."""
+        """Add the time spent in the ``with`` block."""
         began = time.perf_counter()
         try:
             yield
@@ -71,10 +70,10 @@ class Clock:
 
 @dataclass(frozen=True, eq=False)
 class FrameTable:
-    """Columns with a row for each frame, of data or of samples, and the structures of some rows."""
+    """Columns with a row for each frame of data or samples, and the structures of some rows."""
 
     log_prob: Floats
-    """Of the flow, rotations and translations integrated out; -inf outside of its intervals."""
+    """Log-density of the flow, rotations and translations integrated out; -inf outside its intervals."""
     paper_log_prob: Floats
     """The same in the paper's measure."""
     energy: Floats
@@ -84,9 +83,9 @@ class FrameTable:
     force_error: Floats
     """Mean squared difference of the forces of flow and force field, (kT/nm)²; NaN where not computed."""
     round_trip: Floats
-    """Of samples: log-density of the positions minus the one they were drawn with; NaN where not computed."""
+    """For samples: log-density of the positions minus that of the draw; NaN where not computed."""
     replica: NDArray[np.int32]
-    """Of data: which of the independent simulations."""
+    """For data: number of the independent simulation."""
     torsions: dict[str, Floats]
     """(phi, psi) of every residue that has both, in rad, shape ``(n, 2)``."""
     kept: Rows = field(default_factory=lambda: np.empty(0, np.intp))
@@ -96,9 +95,9 @@ class FrameTable:
     coordinates: Floats = field(default_factory=lambda: np.empty((0, 0)))
     """Internal coordinates as the flow takes them, in nm and rad, shape ``(k, d)``."""
     true_force: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
-    """Of the force field in kT/nm, shape ``(k, atoms, 3)``."""
+    """Forces of the force field in kT/nm, shape ``(k, atoms, 3)``."""
     flow_force: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
-    """Of the flow; NaN where it has no density."""
+    """Forces of the flow; NaN where it has no density."""
 
     def __len__(self) -> int:
         return len(self.energy)
@@ -109,7 +108,7 @@ class FrameTable:
         return FrameTable(**columns, torsions={name: both[rows] for name, both in self.torsions.items()})
 
     def pictured(self) -> FrameTable:
-        """The rows that have structures, alone."""
+        """Only the rows that have structures."""
         structures = {name: getattr(self, name) for name in STRUCTURE_COLUMNS}
         return replace(self.of_rows(self.kept), **{**structures, "kept": np.arange(len(self.kept))})
 
@@ -123,10 +122,8 @@ class FrameTable:
     @cached_property
     def forces(self) -> tuple[Floats, Floats]:
         """Forces of force field and flow at `force_rows`, in kT/nm, both of shape ``(m, atoms, 3)``."""
-        true, flow = (
-            force[self.force_rows].astype(np.float64) for force in (self.true_force, self.flow_force)
-        )
-        return true, flow
+        rows = self.force_rows
+        return self.true_force[rows].astype(np.float64), self.flow_force[rows].astype(np.float64)
 
     @property
     def unexplained(self) -> float:
@@ -143,19 +140,19 @@ COLUMNS: Final = tuple(
 
 
 def piece_size(n_atoms: int) -> int:
-    """Frames to take at once."""
+    """Number of frames to process at a time."""
     return max(LEAST_PIECE, ATOMS_AT_ONCE // n_atoms)
 
 
 def spaced(n: int, most: int) -> Rows:
-    """Numbers of at most so many of n rows, evenly spaced."""
+    """Numbers of at most ``most`` of n rows, evenly spaced."""
     return np.arange(n) if n <= most else np.arange(most) * n // most
 
 
 def rows_to_judge_by(split: Mapping[str, Any] | None, path: str | Path, n_frames: int) -> tuple[Bools, str]:
-    """Which rows of a trajectory a model is judged by, and what they are called.
+    """The rows of a trajectory that a model is judged by, and what they are called.
 
-    They are those that were held back (``"validation"``) if the model was trained on this file, else all
+    These are the held-out rows (``"validation"``) if the model was trained on this file, else all rows
     (``"all"``): see `knotflow.storage.split.held_out`.
     """
     held = held_out(split, path, n_frames)
@@ -163,7 +160,7 @@ def rows_to_judge_by(split: Mapping[str, Any] | None, path: str | Path, n_frames
 
 
 def only_kept(selected: Bools, n_atoms: int) -> Bools:
-    """Those of the selected rows whose structures `observe_data` keeps."""
+    """The selected rows whose structures `observe_data` keeps."""
     mask, rows = np.zeros_like(selected), np.flatnonzero(selected)
     mask[rows[_kept(len(rows), n_atoms)]] = True
     return mask
@@ -175,30 +172,27 @@ def check_same_molecule(model: MolecularSystem, data: MolecularSystem) -> None:
     Raises:
         ValueError: if atoms, bonds or temperature differ.
     """
-    if model.n_atoms != data.n_atoms:
-        raise ValueError(
-            f"the model is of {model.name} with {model.n_atoms} atoms, the data of {data.name} with "
-            f"{data.n_atoms}; evaluate a model on data of its own molecule."
-        )
     names = [
         [f"{a.residue.name} {a.name} ({a.element.symbol})" for a in s.topology.atoms] for s in (model, data)
     ]
-    for number, (mine, other) in enumerate(zip(*names, strict=True)):
-        if mine != other:
-            raise ValueError(
-                f"atom {number} of the model ({model.name}) is {mine}, of the data ({data.name}) {other}; "
-                "evaluate a model on data of its own molecule, atoms in the same order."
-            )
-    if model.bonds != data.bonds:
-        raise ValueError(
-            f"model ({model.name}) and data ({data.name}) have the same atoms with other bonds; evaluate a "
-            "model on data of its own molecule."
+    if model.n_atoms != data.n_atoms:
+        problem = (
+            f"the model is of {model.name} with {model.n_atoms} atoms, "
+            f"the data of {data.name} with {data.n_atoms}"
         )
-    if abs(model.temperature - data.temperature) > 1e-6:
-        raise ValueError(
-            f"the model is at {model.temperature:g} K, the data are at {data.temperature:g} K; evaluate a "
-            "model on data at its own temperature."
-        )
+    elif names[0] != names[1]:
+        number = next(i for i, (mine, other) in enumerate(zip(*names, strict=True)) if mine != other)
+        mine, other = names[0][number], names[1][number]
+        problem = f"atom {number} of the model ({model.name}) is {mine}, of the data ({data.name}) {other}"
+    elif model.bonds != data.bonds:
+        problem = f"model ({model.name}) and data ({data.name}) have the same atoms but different bonds"
+    elif abs(model.temperature - data.temperature) > 1e-6:
+        problem = f"the model is at {model.temperature:g} K, the data are at {data.temperature:g} K"
+    else:
+        return
+    raise ValueError(
+        f"{problem}; use data of the model's molecule at its temperature, with atoms in the same order."
+    )
 
 
 @torch.no_grad()
@@ -210,7 +204,7 @@ def observe_data(
     progress: Progress = silent,
     clock: Clock | None = None,
 ) -> FrameTable:
-    """Density, force and torsions of the selected rows of a trajectory.
+    """The table of the selected rows of a trajectory.
 
     Raises:
         ValueError: if the data are of another molecule, temperature or force field, or nothing is selected.
@@ -229,11 +223,11 @@ def observe_data(
             with clock("energies"):
                 _check_energies(energy, x[:COMPARED], u[:COMPARED])
         with clock("density of the data"):
-            q, log_prob, paper, inside = _density(generator, x)
+            q, log_prob, paper, held = _density(generator, x)
         with clock("forces of the flow"):
             chosen = torch.zeros(len(x), dtype=torch.bool)
             chosen[-done % stride :: stride] = True
-            force, _ = _flow_force(generator, x, inside.cpu() & chosen)
+            force, _ = _flow_force(generator, x, held.cpu() & chosen)
         parts.append(
             _table(
                 generator, system, x, q, frames.forces / system.kT, force, kept, done,
@@ -258,7 +252,7 @@ def observe_samples(
     progress: Progress = silent,
     clock: Clock | None = None,
 ) -> FrameTable:
-    """Draw samples, with their densities, energies, forces and torsions."""
+    """Draw samples and compute their table."""
     system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
     random = torch.Generator(own.device).manual_seed(seed)
     size, kept, parts = piece_size(generator.n_atoms), _kept(n, generator.n_atoms), []
@@ -271,7 +265,7 @@ def observe_samples(
         with clock("energies"):
             u, true = energy.energy_and_force(x)
         with clock("forces of the flow"):
-            force, again = _flow_force(generator, x, _inside(generator, q).cpu())
+            force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
         parts.append(
             _table(
                 generator, system, x, q, _array(true), force, kept, done,
@@ -287,12 +281,12 @@ def observe_samples(
 
 
 def _stride(n: int) -> int:
-    """The error of forces is that of one row in so many."""
+    """One row in this many enters the error of forces."""
     return -(-n // FRAMES_WITH_FORCES)
 
 
 def _kept(n: int, n_atoms: int) -> Rows:
-    """Which of n rows keep their structures: evenly spaced ones of those that enter the error of forces."""
+    """The rows, of n, whose structures are kept: evenly spaced ones of those in the error of forces."""
     measured = np.arange(0, n, max(1, _stride(n)))
     return measured[spaced(len(measured), min(STRUCTURES, max(LEAST_PIECE, ATOMS_KEPT // n_atoms)))]
 
@@ -308,21 +302,21 @@ def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory
 
 
 def _density(generator: BoltzmannGenerator, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Coordinates, log-densities in both measures, -inf where the flow has none, and where it has some."""
+    """Coordinates, log-densities in both measures (-inf where the flow has none), and where it has some."""
     q, ladj = generator.internal(x)
-    inside = _inside(generator, q)
-    log_q = q.new_full(inside.shape, -torch.inf)
-    log_q[inside] = generator.flow.log_prob(q[inside])
-    return q, log_q + ladj, log_q - generator.coordinates.paper_ladj(q), inside
+    held = inside(generator.flow, q)
+    log_q = q.new_full(held.shape, -torch.inf)
+    log_q[held] = generator.flow.log_prob(q[held])
+    return q, log_q + ladj, log_q - generator.coordinates.paper_ladj(q), held
 
 
-def _inside(generator: BoltzmannGenerator, q: Tensor) -> Tensor:
-    """Which coordinates (n, d) are finite and in the intervals of the flow, where it takes them."""
-    return Limits.of(generator.flow.domains, q).hold(q)
+def inside(flow: Flow, q: Tensor, margin: float = 0.0) -> Tensor:
+    """Which coordinates (n, d) are finite and inside the intervals of a flow, less a margin (a fraction)."""
+    return Limits.of(flow.domains, q, margin=margin).hold(q)
 
 
 def _flow_force(generator: BoltzmannGenerator, x: Tensor, chosen: Tensor) -> tuple[Floats, Floats]:
-    """Forces of the flow, and its log-densities, for chosen frames; NaN for the others."""
+    """Forces and log-densities of the flow for chosen frames; NaN for the others."""
     force, log_prob = np.full(x.shape, np.nan), np.full(len(x), np.nan)
     if chosen.any():
         found = generator.log_prob_and_force(x[chosen.to(x.device)])
@@ -344,7 +338,7 @@ def _table(
     """The table of a piece whose rows are numbered from ``first``; ``kept`` are rows of the whole table."""
     positions = _array(x).astype(np.float32)
     rows = kept[(kept >= first) & (kept < first + len(x))] - first
-    with np.errstate(all="ignore"):  # forces of clashes may be beyond all bounds
+    with np.errstate(all="ignore"):  # forces of clashes may overflow
         error = force_error(flow_force, true_force)
         kept_forces = [force[rows].astype(np.float32) for force in (true_force, flow_force)]
     tensors = {name: _array(column) for name, column in columns.items() if isinstance(column, Tensor)}
@@ -362,6 +356,7 @@ def _table(
 
 
 def _check_energies(energy: MolecularEnergy, x: Tensor, u: Floats) -> None:
+    """Refuse data whose energies are not those of the force field."""
     found = _array(energy.energy_and_force(x)[0])
     gap = float(np.median(np.abs(found - u)))
     constant, each = SAME_ENERGY
@@ -375,6 +370,11 @@ def _check_energies(energy: MolecularEnergy, x: Tensor, u: Floats) -> None:
 def like(generator: BoltzmannGenerator) -> Tensor:
     """A tensor with the dtype and on the device of the generator."""
     return next(generator.parameters(), torch.empty(0))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Its name without the package: ``float32``."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _array(x: Tensor) -> Floats:

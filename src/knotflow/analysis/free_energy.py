@@ -1,13 +1,13 @@
-r"""Free energies: of the target, $-\log Z$, by two estimators, and between the sides of a torsion.
+r"""Free energies: that of the target, $-\log Z$, by two estimators, and that between the sides of a torsion.
 
-The *work* of a configuration is $w = \log p + u$: minus its log-weight. With samples of the flow and data of
+The *work* of a configuration is $w = \log p + u$, minus its log-weight. With samples of the flow and data of
 the target, the mean of $w$ gives the two Kullback-Leibler divergences once $\log Z$ is known:
 
 $$\mathrm{KL}(\text{target} \| p) = -\langle w \rangle_\text{data} - \log Z, \qquad
   \mathrm{KL}(p \| \text{target}) = \langle w \rangle_\text{samples} + \log Z .$$
 
-Estimates keep their influences (`knotflow.statistics.estimates`), for $\log Z$ and $\langle w \rangle$ come
-from the same rows and their errors partly cancel.
+Estimates keep their influences (`knotflow.statistics.estimates`), because $\log Z$ and $\langle w \rangle$
+come from the same rows and their errors partly cancel.
 """
 
 from __future__ import annotations
@@ -20,37 +20,34 @@ from types import ModuleType
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.extras import optional
-from knotflow.statistics.estimates import Estimate, Rows, spread
+from knotflow.statistics.estimates import Estimate, Floats, Rows, spread
 from knotflow.statistics.weights import log_mean_exp, normalised
 
-Floats = NDArray[np.float64]
-
 FAR: Final = 300.0
-"""In kT: works so far above the free energy have no influence; they are cut there to spare exponentials."""
+"""In kT: work this far above the free energy has no influence and is cut, which avoids overflow."""
 ROOT: Final = 1e-6
-"""How close to its root the equation of `bar` must be, in kT."""
+"""Largest distance from the root at which `bar` counts as converged, in kT."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogZ:
-    """An estimate of log Z, with the influence of each sample and each frame of data on it."""
+    """An estimate of log Z, with the influence of each sample and of each frame of data on it."""
 
     value: float
     samples: Floats
     data: Floats
 
     def estimate(self, block: Rows | None = None) -> Estimate:
-        """With its standard error, given the block of each frame of data."""
+        """The estimate with its standard error, given the block of each frame of data."""
         return Estimate(self.value, _error(self.samples, self.data, block))
 
 
 def importance(log_w: Floats, n_data: int = 0) -> LogZ:
-    r"""$\log Z$ by importance sampling, $\log \frac1n \sum W$, of samples with log-weights (n,).
+    r"""$\log Z$ by importance sampling, $\log \frac1n \sum W$, from log-weights (n,) of samples.
 
-    It never knows of a basin that the flow leaves out. NaN if all weights are zero.
+    It cannot detect a basin that the flow leaves out. NaN if all weights are zero.
     """
     value = log_mean_exp(log_w)
     if not math.isfinite(value):
@@ -66,24 +63,24 @@ def bar(log_w: Floats, log_w_data: Floats) -> LogZ:
 
     $$\sum_\text{samples} f(w - F + M) = \sum_\text{data} f(F - w - M) ,$$
 
-    the best use of both (Bennett, J. Comput. Phys. 22, 1976; Shirts et al., PRL 91, 2003). The influence of a
-    row is its deviation from the mean of $f$, divided by the slope of the equation.
+    the estimate of least variance (Bennett, J. Comput. Phys. 22, 1976; Shirts et al., PRL 91, 2003). The
+    influence of a row is its deviation from the mean of $f$, divided by the slope of the equation.
 
     Args:
         log_w: Log-weights $-w$ of samples, shape ``(n,)``; $-\infty$ where the target has no density.
         log_w_data: Log-weights of data, shape ``(n_data,)``; infinite for frames without density.
 
     Returns:
-        The estimate; NaN if there is nothing that both have in common.
+        The estimate; NaN if samples and data have nothing in common.
     """
     nothing = LogZ(math.nan, np.full(len(log_w), np.nan), np.full(len(log_w_data), np.nan))
-    # From above by exponential averages of samples, from below by those of data.
+    # Exponential averages bound the root: from above those of samples, from below those of data.
     high, low = -log_mean_exp(log_w), log_mean_exp(-log_w_data)
     if not (math.isfinite(high) and math.isfinite(low)) or low - high > FAR or high - low > FAR:
         return nothing
     forward, backward = np.minimum(-log_w, high + FAR), np.minimum(log_w_data, FAR - low)
     F = _root(forward, backward)
-    for _ in range(3):  # Newton's steps: the last digits, and a measure of what is left
+    for _ in range(3):  # Newton steps give the last digits and measure the remaining error
         f, g, slope = _equation(forward, backward, F)
         if not (math.isfinite(F) and slope > 0):
             return nothing
@@ -95,7 +92,7 @@ def bar(log_w: Floats, log_w_data: Floats) -> LogZ:
 
 
 def forward_kl(z: LogZ, log_w_data: Floats, block: Rows | None = None) -> Estimate:
-    r"""$\mathrm{KL}(\text{target} \| p)$ in nats: how far the NLL of data is above the lowest possible.
+    r"""$\mathrm{KL}(\text{target} \| p)$ in nats: how far the NLL of data is above its lower limit.
 
     Frames without density (infinite log-weight) would make it infinite; they are left out of the average.
     """
@@ -117,7 +114,7 @@ def nll_limit(z: LogZ, u_data: Floats, block: Rows | None = None) -> Estimate:
 def reverse_kl(z: LogZ, log_w: Floats, block: Rows | None = None) -> Estimate:
     r"""$\mathrm{KL}(p \| \text{target})$ in nats, for the flow without its samples of weight zero.
 
-    With the share $s$ of samples that have weight, the density of these is $p/s$, and the divergence
+    If a share $s$ of the samples has weight, their density is $p/s$, and the divergence is
     $\langle w \rangle + \log Z - \log s$ with an average over them.
     """
     usable = np.isfinite(log_w)
@@ -132,13 +129,13 @@ def reverse_kl(z: LogZ, log_w: Floats, block: Rows | None = None) -> Estimate:
 
 
 def side_difference(angle: Floats, weight: Floats | None = None) -> float:
-    r"""$F(\text{angle} > 0) - F(\text{angle} < 0)$ in kT, from $-\log$ of the ratio of the weights of both.
+    r"""$F(\text{angle} > 0) - F(\text{angle} < 0)$ in kT: $-\log$ of the ratio of the weights of both sides.
 
     Infinite if only one of the sides was visited, NaN if none.
 
     Args:
         angle: In rad, from $-\pi$ to $\pi$, shape ``(n,)``.
-        weight: Of each angle; missing: all the same.
+        weight: Weight of each angle; equal by default.
     """
     weight = np.ones_like(angle) if weight is None else weight
     above, below = float(weight[angle > 0].sum()), float(weight[angle <= 0].sum())
@@ -148,12 +145,12 @@ def side_difference(angle: Floats, weight: Floats | None = None) -> float:
 
 
 def _error(samples: Floats, data: Floats, block: Rows | None) -> float:
-    """Standard error from influences of two independent sets; a set without influence has no error."""
+    """Standard error from the influences of two independent sets; a set without influence adds none."""
     return math.hypot(spread(samples), spread(data, block) if data.any() else 0.0)
 
 
 def import_pymbar() -> ModuleType:
-    """The package pymbar, without what it says when imported: that JAX is missing, and of other parts."""
+    """The package pymbar, without the warnings it prints on import, such as that JAX is missing."""
     for name in ("pymbar.mbar_solvers", "pymbar.timeseries"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with optional("free energies"):
@@ -161,7 +158,7 @@ def import_pymbar() -> ModuleType:
 
 
 def _root(forward: Floats, backward: Floats) -> float:
-    """Nearly the root of Bennett's equation, by pymbar."""
+    """Approximate root of Bennett's equation, by pymbar."""
     pymbar = import_pymbar()
     try:
         found = pymbar.bar(forward, backward, compute_uncertainty=False, relative_tolerance=1e-8)

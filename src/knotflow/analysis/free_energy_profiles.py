@@ -1,8 +1,8 @@
-r"""Free energies along torsions, and densities of single coordinates, with error bars.
+r"""Free energies along torsions with error bars, and densities of single coordinates.
 
-With the density $p$ of an angle, estimated by a histogram, $F = -\log p$ in kT, for $p$ in 1/rad. Nothing is
-shifted, so that profiles of data and of samples can be compared. Errors are by the bootstrap: of data over
-blocks, of samples over samples.
+$F = -\log p$ in kT, with the density $p$ of an angle in 1/rad, estimated by a histogram. Profiles are not
+shifted, so those of data and samples can be compared. Errors are by the bootstrap: over blocks for data, over
+samples for samples.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.distances import torus_bins
-from knotflow.statistics.estimates import Rows, bootstrap
-
-Floats = NDArray[np.float64]
+from knotflow.statistics.estimates import Floats, Rows, bootstrap
 
 BINS: Final = 60
-"""Of one torsion: 6 degrees each."""
+"""Bins of one torsion: 6 degrees each."""
 SURFACE_BINS: Final = 36
-"""Of each of two torsions: 10 degrees."""
+"""Bins of each of two torsions: 10 degrees."""
 REPEATS: Final = 100
-"""Of the bootstrap: errors are then known to 7 %."""
+"""Repeats of the bootstrap: errors are then known to 7 %."""
 MARGINAL_BINS: Final = (10, 40)
-"""Fewest and most bins of a marginal; between, as many as the smaller set can fill (`bins_for`)."""
+"""Fewest and most bins of a marginal; in between, as many as the smaller set can fill (`bins_for`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """A free energy on the midpoints of equal bins of one angle or two; NaN where it is not known."""
+    """A free energy on the midpoints of equal bins of one angle or two; NaN if unknown."""
 
     value: Floats
     """In kT, shape ``(bins,)`` or ``(bins, bins)``."""
     error: Floats
-    """Standard error, of the same shape; NaN where a bin is too rarely visited to tell."""
+    """Standard error, of the same shape; NaN where a bin is visited too rarely for one."""
 
     @property
     def middle(self) -> Floats:
@@ -44,7 +41,7 @@ class Profile:
 
 
 def midpoints(bins: int) -> Floats:
-    """Of equal bins from -π to π."""
+    """Midpoints of equal bins from -π to π."""
     edges = np.linspace(-np.pi, np.pi, bins + 1)
     points: Floats = (edges[:-1] + edges[1:]) / 2
     return points
@@ -62,11 +59,11 @@ def profile(
 
     Args:
         angles: In rad, any period, shape ``(n,)`` or ``(n, k)`` with k of 1 or 2. Rows that are not finite
-            count as not there.
-        weight: Of each row; missing: all the same.
+            are ignored.
+        weight: Weight of each row; equal by default.
         block: The block of each row, if rows are not independent.
-        bins: Along each angle; by default `BINS` or `SURFACE_BINS`.
-        seed: Of the bootstrap.
+        bins: Bins along each angle; by default `BINS` or `SURFACE_BINS`.
+        seed: Seed of the bootstrap.
     """
     angles = angles[:, None] if angles.ndim == 1 else angles
     weight = np.ones(len(angles)) if weight is None else weight
@@ -84,16 +81,15 @@ def profile(
     return Profile(np.where(np.isfinite(value), value, np.nan), error)
 
 
-def free_energies(place: NDArray[np.intp], bins: int, weight: Floats | None = None) -> Floats:
-    r"""$-\log p$ in kT of rows in bins of one angle or two, infinite where there are none.
+def free_energies(place: Rows, bins: int, weight: Floats | None = None) -> Floats:
+    r"""$-\log p$ in kT on bins of one angle or two, shape ``(bins,)`` or ``(bins, bins)``.
+
+    Infinite where no row is.
 
     Args:
-        place: Numbers of bins (`knotflow.analysis.distances.torus_bins`), shape ``(n, k)``.
-        bins: Along each angle.
-        weight: Of each row; missing: all the same.
-
-    Returns:
-        Shape ``(bins,)`` or ``(bins, bins)``.
+        place: Bin numbers (`knotflow.analysis.distances.torus_bins`) of rows, shape ``(n, k)``.
+        bins: Bins along each angle.
+        weight: Weight of each row; equal by default.
     """
     k = place.shape[1]
     shares = np.bincount(place @ (bins ** np.arange(k)[::-1]), weight, minlength=bins**k)
@@ -104,11 +100,11 @@ def free_energies(place: NDArray[np.intp], bins: int, weight: Floats | None = No
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
-    """How one internal coordinate is distributed in data and in samples; densities in 1/nm or 1/rad."""
+    """Densities of one internal coordinate in data and in samples, in 1/nm or 1/rad."""
 
     name: str
     edges: Floats
-    """Of the bins, shape ``(bins + 1,)``."""
+    """Edges of the bins, shape ``(bins + 1,)``."""
     data: Floats | None
     samples: Floats
     reweighted: Floats
@@ -124,18 +120,18 @@ class Marginal:
 def marginal(
     name: str, data: Floats | None, samples: Floats, weight: Floats, *, turns: bool = False
 ) -> Marginal:
-    """Densities of one coordinate, on bins that hold nearly all of data and samples.
+    """Densities of one coordinate, on bins that hold nearly all data and samples.
 
     Args:
-        name: Of the coordinate.
+        name: Name of the coordinate.
         data: Values in data, shape ``(n,)``, or None.
         samples: Values in samples, shape ``(m,)``.
-        weight: Of the samples.
+        weight: Weights of the samples.
         turns: Whether it is an angle from -π to π, so that bins end there.
     """
     known = np.isfinite(samples)
     samples, weight = samples[known], weight[known]
-    # A few samples may be far out; they are in the outermost bins.
+    # A few samples may be far out; they are counted in the outermost bins.
     tails = [(data, 0.0005), (samples, 0.01)]
     ends = [np.quantile(part, (p, 1 - p)) for part, p in tails if part is not None and len(part)]
     low, high = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0.0, 1.0)
@@ -155,7 +151,7 @@ def marginal(
 
 
 def bins_for(n: int, fewest: int, most: int) -> int:
-    r"""Bins that n values can fill, $2 n^{1/3}$ (Rice's rule), within limits."""
+    r"""Number of bins that n values can fill, $2 n^{1/3}$ (Rice's rule), within limits."""
     return int(np.clip(2 * np.cbrt(n), fewest, most))
 
 

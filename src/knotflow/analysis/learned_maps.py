@@ -1,4 +1,4 @@
-"""The maps that a flow has learned: what each coupling does to one coordinate, given the others."""
+"""The maps that a flow has learned: how a coupling transforms one coordinate, given the others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import copy
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from knotflow.analysis.frame_table import spaced
 from knotflow.flows.boltzmann import BoltzmannGenerator
-
-Floats = NDArray[np.float64]
+from knotflow.statistics.estimates import Floats
 
 POINTS: Final = 25
 """Frames whose maps are shown, as in figure 2 of Hong & Chun (AAAI 2023)."""
@@ -26,13 +23,13 @@ class LearnedMap:
     """The map of one coordinate in one coupling, at several frames, in standard coordinates."""
 
     name: str
-    """Of the coordinate, as ``torsion 4-6-8-14``."""
+    """Name of the coordinate, such as ``torsion 4-6-8-14``."""
     coupling: int
-    """Which of the couplings, from 1."""
+    """Number of the coupling, from 1."""
     x: Floats
     """Shape ``(points,)``."""
     y: Floats
-    """Images, shape ``(frames, points)``; those of a circle may pass its seam, from the end to the start."""
+    """Images, shape ``(frames, points)``; on a circle they may cross the seam, from the end to the start."""
     slopes: Floats
     """Shape ``(frames, points)``."""
 
@@ -41,12 +38,12 @@ class LearnedMap:
 def learned_maps(
     generator: BoltzmannGenerator, coordinates: Floats, points: int = POINTS
 ) -> list[LearnedMap]:
-    """For a torsion, an angle and a bond each: the map that depends most on the other coordinates.
+    """The map that depends most on the other coordinates, of a torsion, of an angle and of a bond.
 
     Args:
         generator: The generator.
-        coordinates: Internal coordinates of frames, shape ``(n, d)``, inside of its intervals.
-        points: How many of the frames to take, evenly spaced.
+        coordinates: Internal coordinates of frames, shape ``(n, d)``, inside its intervals.
+        points: Number of evenly spaced frames to use.
     """
     flow, like_q = copy.deepcopy(generator.flow).double(), generator.coordinates
     q = torch.from_numpy(coordinates[spaced(len(coordinates), points)]).double()
@@ -57,7 +54,7 @@ def learned_maps(
             kind = next(kind for kind, part in kinds.items() if part.start <= i < part.stop)
             x = torch.linspace(f.domain.low, f.domain.high, GRID, dtype=torch.float64)
             y, ladj = f.forward(x.expand(len(q), -1), raw.unsqueeze(-2))
-            # Of log-slopes, which tell a shift of a circle from a change of the density.
+            # The spread of log-slopes ignores shifts of a circle, which do not change the density.
             spread = float(ladj.std(0, correction=0).mean())
             if kind not in best or spread > best[kind][0]:
                 found = LearnedMap(like_q.names[i], number, x.numpy(), y.numpy(), ladj.exp().numpy())

@@ -1,7 +1,7 @@
 """Exact metrics of a density of two bounded coordinates, by the midpoint rule in float64.
 
-The midpoint rule converges faster than any power of the cell size for smooth periodic densities, and for
-densities that vanish at the edges; otherwise with its square. It never evaluates an edge or a seam.
+For smooth densities that are periodic or vanish at the edges, the midpoint rule converges faster than any
+power of the cell size; otherwise with its square. It never evaluates an edge or a seam.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from knotflow.transforms.base import check_count
 CHUNK: Final = 100_000
 """Points evaluated at a time, which bounds the memory."""
 NEGLIGIBLE: Final = 1e-6
-"""`force_jump` leaves out points whose density is below this fraction of the largest density it met."""
+"""`force_jump` leaves out points whose density is below this fraction of the largest density found."""
 MARGIN: Final = 1e-3
 """`force_jump` stays this fraction of the length of a domain away from its edges or its seam."""
 CANDIDATES: Final = 5
@@ -49,14 +49,14 @@ class Comparison:
     largest_force: float
     r"""Largest $|f_q|$ on the whole grid, also where $p$ is small."""
     true_force_rms: float
-    r"""$\sqrt{\int p\, |f_p|^2}$, the scale to see `force_rms` on."""
+    r"""$\sqrt{\int p\, |f_p|^2}$, the scale of `force_rms`."""
 
 
 def log_normaliser(energy: Energy, points: int = 2000, chunk: int = CHUNK) -> float:
     r"""Return $\log\int e^{-u(x)}\,dx$ over the domain of ``energy``.
 
     Args:
-        energy: On two intervals or circles.
+        energy: An energy on two intervals or circles.
         points: Cells along each axis; must resolve the density.
         chunk: Points evaluated at a time.
     """
@@ -77,12 +77,12 @@ def compare(
     r"""Compare a model with the density $p \propto e^{-u}$, see [`Comparison`][knotflow.analysis.Comparison].
 
     Args:
-        log_prob: Log density of the model, float64 points of shape ``(n, 2)`` to ``(n,)``.
+        log_prob: Log density of the model; maps float64 points of shape ``(n, 2)`` to ``(n,)``.
         score: Its gradient, ``(n, 2)`` to ``(n, 2)``. Called without autograd, so it must use
             ``torch.func.grad`` or ``torch.enable_grad``.
         energy: The target, on two intervals or circles.
         points: Cells along each axis; must resolve the target and the model.
-        chunk: Points evaluated at a time. Besides, two numbers are held for each of the ``points²`` cells.
+        chunk: Points evaluated at a time. Two more numbers are kept for each of the ``points²`` cells.
         progress: Called with the number of finished points after every chunk.
     """
     domains = _plane(energy)
@@ -95,11 +95,11 @@ def compare(
         log_p, log_q = -energy.energy(x) - log_z, log_prob(x)
         true, model = energy.force(x), score(x)
         weight = cell * log_p.exp()
-        # Where p underflows to 0 it contributes 0, also if the log density of the model is -inf there.
+        # Where p underflows to 0 it contributes 0, even if the log density of the model is -inf there.
         kl += torch.where(weight > 0, weight * (log_p - log_q), 0.0).sum().item()
         mass += cell * log_q.exp().sum().item()
         true_square += (weight * true.square().sum(-1)).sum().item()
-        # NaN must show: torch's maximum keeps it, Python's may lose it.
+        # Torch's maximum keeps NaN, which must show; Python's may lose it.
         largest = model.norm(dim=-1).max().maximum(model.new_tensor(largest)).item()
         weights.append(weight)
         errors.append((model - true).norm(dim=-1))
@@ -127,24 +127,23 @@ def force_jump(
 ) -> float:
     r"""Return the largest discontinuity of a force, found by bisection along lines.
 
-    Half the lines run along each axis, at random places. On each, the force is evaluated on a fine grid;
-    the cells whose difference sticks out most from that of their neighbours are halved ``depth`` times,
-    each time towards the half that sticks out more. What is left of the difference (as Euclidean length) is
-    the jump: for a continuous force it vanishes with the width, for a model that is only $C^1$ it is the
-    jump at a knot. With the defaults the last width is $5 \cdot 10^{-13}$ of the domain: a continuous force
-    of slope $10^5$ leaves $5 \cdot 10^{-8}$.
+    Half of the lines run along each axis, at random places; `knotflow.analysis.continuity.largest_jump`
+    searches them. The difference that is left (its Euclidean length) is the jump: for a continuous force it
+    vanishes with the width of the cell, for a model that is only $C^1$ it is the jump at a knot. With the
+    defaults the last width is $5 \cdot 10^{-13}$ of the domain: a continuous force of slope $10^5$ leaves
+    $5 \cdot 10^{-8}$.
 
-    Only cells where the target's density is at least `NEGLIGIBLE` times its largest value on all lines count,
-    and lines end a fraction `MARGIN` before the edges: the seam of a circle is left out, because the force of
-    the target itself may jump there.
+    Only cells count where the target's density is at least `NEGLIGIBLE` times its largest value on all lines.
+    Lines end a fraction `MARGIN` before the edges: the seam of a circle is left out, because the force of the
+    target itself may jump there.
 
     Args:
-        score: Force of the model, float64 points of shape ``(n, 2)`` to ``(n, 2)``.
-        energy: The target, on two intervals or circles; only tells where its density is negligible.
+        score: Force of the model; maps float64 points of shape ``(n, 2)`` to ``(n, 2)``.
+        energy: The target, on two intervals or circles; only used to find where its density is negligible.
         lines: Number of lines.
         points: Points on each line, at least 4.
         depth: Number of halvings.
-        generator: Source of randomness on the CPU, torch's own if missing.
+        generator: Random generator on the CPU; torch's own by default.
     """
     check_count("lines", lines, 1)
 
@@ -161,7 +160,7 @@ def _plane(energy: Energy) -> tuple[Domain, Domain]:
     if len(domains) != 2 or not all(isinstance(d, Interval | Circle) for d in domains):
         raise ValueError(
             f"quadrature takes an energy on two intervals or circles, got the domains {domains}; "
-            "estimate from samples otherwise."
+            "use estimates from samples instead."
         )
     return domains[0], domains[1]
 
@@ -171,7 +170,7 @@ def _cell(domains: tuple[Domain, Domain], points: int) -> float:
 
 
 def _midpoints(domains: tuple[Domain, Domain], points: int, chunk: int) -> Iterator[Tensor]:
-    """Midpoints of all cells, shape ``(n, 2)`` with n of at most ``chunk``."""
+    """Midpoints of all cells in pieces of at most ``chunk``, shape ``(n, 2)``."""
     check_count("points", points, 1)
     check_count("chunk", chunk, 1)
     for start in range(0, points**2, chunk):

@@ -1,1 +1,4 @@
-"""Pictures: arrays in, files out. matplotlib is imported here and nowhere else."""
+"""Pictures and pages from arrays; the only room that imports matplotlib.
+
+Everything that draws raises ModuleNotFoundError if matplotlib, which is optional, is not installed.
+"""

@@ -1,4 +1,4 @@
-"""Pictures of two sets of samples of one molecule, and of how far they are apart."""
+"""Pictures that compare two sets of samples of one molecule."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.distances import torus_bins
 from knotflow.analysis.free_energy_profiles import free_energies
 from knotflow.report.figures import COLORS, DASHES, new_figure
 from knotflow.report.torsion_plots import torsion_image
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
-
 BINS: Final = 72
-"""Of each torsion in a map: 5 degrees."""
+"""Bins of each torsion in a map: 5 degrees."""
 DEPTH: Final = 8.0
-"""In kT: free energies that colours tell apart."""
+"""Range of the colours of free energies, in kT."""
 FAR: Final = 4.0
-"""Deviations, in error bars, at which colours end."""
+"""Range of the colours of deviations, in error bars."""
 EMPTY: Final = "0.93"
 """The grey of bins without a value."""
 
@@ -46,16 +44,15 @@ def draw_comparison(first: SampleSet, second: SampleSet, deviations: Floats | No
 
     Args:
         first: The reference.
-        second: What is compared with it.
-        deviations: Of the shares of samples in coarse bins of (phi, psi), in error bars, shape (bins, bins),
-            indexed ``[phi, psi]``; NaN where too few samples are to tell. Without angles it is left out.
+        second: The samples to compare with it.
+        deviations: Deviations of the shares of samples in coarse bins of (phi, psi), in error bars, shape
+            (bins, bins), indexed ``[phi, psi]``; NaN where samples are too few. Left out without angles.
 
     Raises:
         ValueError: if one has angles and the other has not.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     if (first.angles is None) != (second.angles is None):
-        raise ValueError("both sets of samples need (phi, psi), or none of them.")
+        raise ValueError("either both sets of samples need (phi, psi), or none of them.")
     if first.angles is None or second.angles is None:
         figure = new_figure(4.6, 3.4)
         _draw_energies(figure.subplots(), first, second)
@@ -93,11 +90,10 @@ def _draw_energies(axis: Axes, first: SampleSet, second: SampleSet) -> None:
     low, high = np.quantile(both, (0.0005, 0.9995)).tolist()
     edges = np.linspace(low, high, 61)
     for number, samples in enumerate((first, second)):
-        # As shares of all samples, also of those beyond the edges.
+        # Shares of all samples, including those beyond the edges.
         shares = np.histogram(samples.energy, edges)[0] / (len(samples.energy) * np.diff(edges))
         axis.stairs(shares, edges, color=COLORS[number], linestyle=DASHES[number], label=samples.name)
     axis.set_title("energies", fontsize=10)
-    axis.set_xlabel("U, kT")
-    axis.set_ylabel("density")
+    axis.set(xlabel="U, kT", ylabel="density")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""The numbers behind the pictures of a Boltzmann generator as CSV files, a head line each."""
+"""CSV files with the numbers behind the pictures of a Boltzmann generator, each with a header line."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from knotflow.dynamics.record import Record
 from knotflow.report.verdicts import Verdict
 
 ROWS: Final = 10_000
-"""Frames of a table of frames."""
+"""Frames in a table of frames."""
 FRAMES: Final = 50
-"""Frames of a table of forces, which has a row for every component."""
+"""Frames in a table of forces, which has a row for every component."""
 RECORDS: Final = 1_000
-"""Times of a table of dynamics."""
+"""Times in a table of dynamics."""
 EVERY: Final = 8
-"""One in so many points of a map."""
+"""One point of a map in this many is written."""
 
 Columns = Mapping[str, NDArray[Any]]
 
 
 def metrics(plain: Mapping[str, Any]) -> bytes:
-    """All measures of an evaluation (`knotflow.analysis.Evaluation.plain`), exactly."""
+    """All measures of an evaluation (`knotflow.analysis.Evaluation.plain`), in full precision."""
     parts = {"": plain.get("measures", {}), **plain.get("residues", {})}
+    fields = ["value", "error", "unit", "text", "note"]
     rows = [
-        [residue, key, *(measure.get(name) for name in ("value", "error", "unit", "text", "note"))]
+        [residue, key, *map(measure.get, fields)]
         for residue, found in parts.items()
         for key, measure in found.items()
     ]
-    return _table(["residue", "measure", "value", "error", "unit", "text", "note"], rows)
+    return _table(["residue", "measure", *fields], rows)
 
 
 def verdicts(found: Iterable[Verdict]) -> bytes:
-    """A row for each verdict."""
+    """One row for each verdict."""
     rows = [[v.subject, v.level.value, v.sentence, v.rule] for v in found]
     return _table(["subject", "level", "sentence", "rule"], rows)
 
 
 def frames(table: FrameTable, more: Columns | None = None) -> bytes:
-    """Frames: energies, log-densities, handedness, replica, torsions."""
+    """Energies, log-densities, handedness, replicas and torsions of frames."""
     columns: dict[str, NDArray[Any]] = {
         "energy": table.energy,
         "log_prob": table.log_prob,
@@ -63,11 +64,11 @@ def frames(table: FrameTable, more: Columns | None = None) -> bytes:
 def profiles(
     one: Mapping[str, Mapping[str, Mapping[str, Profile]]], two: Mapping[str, Mapping[str, Profile]]
 ) -> bytes:
-    """Free energies along phi, along psi, and on both, with standard errors; missing where not known.
+    """Free energies along phi, along psi, and on both, with standard errors; empty if unknown.
 
     Args:
-        one: By residue, torsion and source.
-        two: By residue and source.
+        one: Profiles of one torsion, by residue, torsion and source.
+        two: Profiles of both, by residue and source.
     """
     rows: list[list[str]] = []
     for residue, surfaces in two.items():
@@ -100,19 +101,16 @@ def forces(tables: Mapping[str, FrameTable | None]) -> bytes:
     for name, table in tables.items():
         if table is None:
             continue
-        true_force, flow_force = table.forces
-        for number, frame in enumerate(spaced(len(true_force), FRAMES)):
-            pairs = zip(true_force[frame], flow_force[frame], strict=True)
-            rows += [
-                [name, number, atom, axis, _short(t), _short(f)]
-                for atom, (true, flow) in enumerate(pairs)
-                for axis, t, f in zip("xyz", true, flow, strict=True)
-            ]
+        true, flow = (force[spaced(len(force), FRAMES)] for force in table.forces)
+        rows += [
+            [name, frame, atom, "xyz"[axis], _short(t), _short(f)]
+            for (frame, atom, axis), t, f in zip(np.ndindex(true.shape), true.flat, flow.flat, strict=True)
+        ]
     return _table(["on", "frame", "atom", "direction", "force_field", "flow"], rows)
 
 
 def maps(found: Sequence[LearnedMap]) -> bytes:
-    """Learned maps at some frames, in standard coordinates."""
+    """Learned maps at several frames, in standard coordinates."""
     rows = [
         [m.name, m.coupling, frame, *map(_short, (m.x[k], m.y[frame, k], m.slopes[frame, k]))]
         for m in found

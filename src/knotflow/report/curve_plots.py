@@ -1,4 +1,4 @@
-"""Pictures of what a training has logged over its steps."""
+"""Pictures of training curves: logged values over the steps."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def draw_curves(
     Args:
         curves: Steps and values by the name in the legend.
         points: Values measured now and then, such as validation losses, drawn with markers. A curve of the
-            same name, such as its noisy training loss, goes pale in the same colour behind them.
-        label: What the values are.
-        log: Whether their axis is logarithmic. If missing, it is when all values are positive and
-            span more than two decades.
+            same name, such as a noisy training loss, is drawn pale behind them in the same colour.
+        label: Label of the values.
+        log: Whether their axis is logarithmic. By default, it is if all values are positive and span more
+            than two decades.
 
     Raises:
         ValueError: if there is nothing to draw, or steps and values do not pair up.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     points = points or {}
     for name, (steps, values) in (*curves.items(), *points.items()):
@@ -53,24 +52,15 @@ def draw_curves(
         color, dash, marker = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
         if name in points:
             every = max(1, len(points[name][0]) // 20)
-            axis.plot(
-                *points[name],
-                color=color,
-                linewidth=1.2,
-                marker=marker,
-                markersize=4.5,
-                markevery=every,
-                label=name,
-            )
+            style: dict[str, Any] = {"marker": marker, "markersize": 4.5, "markevery": every}
+            axis.plot(*points[name], color=color, linewidth=1.2, label=name, **style)
         if name in curves and name in points:
             axis.plot(*curves[name], color=color, linewidth=0.7, alpha=0.4, zorder=1)
         elif name in curves:
             axis.plot(*curves[name], color=color, linewidth=1.2, linestyle=dash, label=name)
     if log is None:
         log = spans_decades(np.concatenate([curve[1] for curve in (*curves.values(), *points.values())]))
-    axis.set_yscale("log" if log else "linear")
-    axis.set_xlabel("step")
-    axis.set_ylabel(label)
+    axis.set(yscale="log" if log else "linear", xlabel="step", ylabel=label)
     axis.margins(x=0.01)
     axis.grid(visible=True, color="0.92")
     axis.legend(frameon=False, fontsize=9, handlelength=3)

@@ -1,4 +1,4 @@
-"""Energies over time as pictures, as in figure 4 of Hong & Chun (2023), and the drift score as text."""
+"""Pictures of energies over time, as in figure 4 of Hong & Chun (2023), and why replicas broke, as text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.report.figures import COLORS, check_some, new_figure
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,25 +20,25 @@ if TYPE_CHECKING:
 
 QUANTITIES: Final = ("total", "potential", "kinetic")
 MARGIN: Final = 0.15
-"""Of the range of values, left free above and below."""
+"""Free space above and below, as a fraction of the range of values."""
 WHOLE, BROKEN = COLORS[0], COLORS[1]
 
 
 @dataclass(frozen=True)
 class EnergyPanel:
-    """Energies of replicas over time; what comes after a replica has stopped is NaN."""
+    """Energies of replicas over time; NaN after a replica has stopped."""
 
     title: str
-    time: NDArray[np.float64]
+    time: Floats
     """In ps, (records,)."""
-    potential: NDArray[np.float64]
+    potential: Floats
     """In kT, (records, replicas)."""
-    kinetic: NDArray[np.float64]
+    kinetic: Floats
     """In kT, (records, replicas)."""
     broken: NDArray[np.bool_]
     """Which replicas are broken, (replicas,)."""
     thermostat: float = 0.0
-    """In ps: until when there was one."""
+    """End of the time with a thermostat, in ps."""
 
     def __post_init__(self) -> None:
         shape = (*np.shape(self.time), *np.shape(self.broken))
@@ -50,21 +51,15 @@ class EnergyPanel:
 
     @classmethod
     def of(cls, title: str, record: Record) -> Self:
-        """A run of dynamics."""
-        return cls(
-            title,
-            record.time,
-            record.potential,
-            record.kinetic,
-            ~drift(record).intact,
-            float(record.time[record.production]),
-        )
+        """The panel of a run of dynamics."""
+        broken, thermostat = ~drift(record).intact, float(record.time[record.production])
+        return cls(title, record.time, record.potential, record.kinetic, broken, thermostat)
 
-    def energies(self, quantity: str) -> NDArray[np.float64]:
+    def energies(self, quantity: str) -> Floats:
         """One of `QUANTITIES` in kT, (records, replicas).
 
-        Potential and total energies are less the median potential at the start: energies of two models differ
-        by a constant without meaning.
+        The median potential at the start is subtracted from potential and total energies, because energies of
+        two models differ by an arbitrary constant.
         """
         if quantity == "kinetic":
             return self.kinetic
@@ -76,17 +71,15 @@ class EnergyPanel:
 def draw_energies(panels: Sequence[EnergyPanel], quantities: Sequence[str] = QUANTITIES) -> Figure:
     """Draw energies over time: a column for each panel, a row for each quantity, a line for each replica.
 
-    Axes of a row have the same range: that of the replicas that stay whole, in all panels. Broken ones are
-    drawn in another colour, may leave the range, and have a cross where they stop. The time with a thermostat
-    is grey.
+    All axes of a row have the range of the intact replicas in all panels. Broken ones have another colour,
+    may leave the range, and end in a cross. The time with a thermostat is grey.
 
     Args:
-        panels: What to draw, from left to right.
-        quantities: Of `QUANTITIES`, from top to bottom.
+        panels: Panels from left to right.
+        quantities: Some of `QUANTITIES`, from top to bottom.
 
     Raises:
         ValueError: if there is no panel or no quantity, or one is unknown.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     check_some("quantity", quantities)
@@ -108,9 +101,7 @@ def draw_energies(panels: Sequence[EnergyPanel], quantities: Sequence[str] = QUA
     return figure
 
 
-def _draw_panel(
-    axis: Axes, panel: EnergyPanel, energies: NDArray[np.float64], low: float, high: float
-) -> None:
+def _draw_panel(axis: Axes, panel: EnergyPanel, energies: Floats, low: float, high: float) -> None:
     if panel.thermostat > panel.time[0]:
         axis.axvspan(panel.time[0], panel.thermostat, color="0.9", linewidth=0)
     for values, broken in zip(energies.T, panel.broken, strict=True):
@@ -125,20 +116,18 @@ def _draw_panel(
 
 
 def _range(panels: Sequence[EnergyPanel], quantity: str) -> tuple[float, float]:
-    """Limits of an axis; if nothing stays whole, those of most values."""
-    whole = [panel.energies(quantity)[:, ~panel.broken].ravel() for panel in panels]
-    values = np.concatenate(whole)
-    values = values[np.isfinite(values)]
-    if values.size:
-        low, high = float(values.min()), float(values.max())
-    else:
-        every = np.concatenate([panel.energies(quantity).ravel() for panel in panels])
-        every = every[np.isfinite(every)]
-        low, high = np.quantile(every, [0.02, 0.9]).tolist() if every.size else (0.0, 1.0)
+    """Range of an axis: that of intact replicas or, if there are none, of most values."""
+    intact = np.concatenate([panel.energies(quantity)[:, ~panel.broken].ravel() for panel in panels])
+    every = np.concatenate([panel.energies(quantity).ravel() for panel in panels])
+    low, high = 0.0, 1.0
+    for values, part in ((intact, [0, 1]), (every, [0.02, 0.9])):
+        if np.isfinite(values).any():
+            low, high = np.quantile(values[np.isfinite(values)], part).tolist()
+            break
     room = MARGIN * (high - low) or 1.0
     return low - room, high + room
 
 
 def reasons(found: Mapping[str, int]) -> str:
-    """Why replicas are broken, and how many of them."""
+    """Why replicas broke, with the number of replicas for each reason."""
     return ", ".join(f"{reason} ({count})" for reason, count in found.items()) or "–"

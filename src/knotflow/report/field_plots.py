@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.report.figures import check_some, new_figure
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 ARROWS: Final = 12
 """Arrows along a side of a force field."""
 ARROW_STYLE: Final[dict[str, Any]] = {
-    "angles": "xy",
-    "scale_units": "xy",
-    "pivot": "mid",
-    "color": "white",
-    "width": 0.0045,
-    "headwidth": 4.5,
-    "headlength": 4.5,
-    "headaxislength": 4,
-}
+    "angles": "xy", "scale_units": "xy", "pivot": "mid", "color": "white",
+    "width": 0.0045, "headwidth": 4.5, "headlength": 4.5, "headaxislength": 4,
+}  # fmt: skip
 NEGLIGIBLE: Final = 1e-2
-"""Densities below this fraction of the maximum have no say in the range of the forces."""
+"""Densities below this fraction of the maximum do not count for the range of the forces."""
 DECADES: Final = 2
-"""Decades of force that colours tell apart: enough for its zeros on crests, few enough to see jumps."""
+"""Decades of force in the colours: enough for its zeros on crests, few enough to see jumps."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +32,9 @@ class FieldPanel:
     """A density on the unit square and its force, on the midpoints of an n by n grid."""
 
     title: str
-    density: NDArray[np.float64]
+    density: Floats
     """Densities, shape (n, n), indexed ``[i, j]`` for the point ``(x_i, y_j)``."""
-    force: NDArray[np.float64]
+    force: Floats
     """Forces, shape (n, n, 2). They may be infinite or NaN where they do not exist."""
 
     def __post_init__(self) -> None:
@@ -55,28 +49,27 @@ class FieldPanel:
 def draw_fields(panels: Sequence[FieldPanel], caption: str | None = None) -> Figure:
     """Draw densities (above) and their forces (below), a column for each panel.
 
-    Colours tell the density and the magnitude of the force, on scales that all panels share, and arrows
-    tell the direction of the force. The scales come from the first panel, the truth: densities end at its
-    maximum; magnitudes span the two decades below its strongest force where its density is not negligible.
-    All beyond shows in the colour of the end, so a singular force is a bright spot or line. White is NaN.
+    Colours show the density and the magnitude of the force, on scales that all panels share; arrows show the
+    direction of the force. The scales come from the first panel, the truth: densities end at its maximum;
+    magnitudes span the two decades below its strongest force where its density is not negligible. Values
+    beyond have the colour of the end, so a singular force is a bright spot or line. NaN is white.
 
     Args:
-        panels: What to draw, the truth first.
+        panels: The panels, the truth first.
         caption: A line above the picture.
 
     Raises:
         ValueError: if there is no panel, or no finite density and force in the first one.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     top, weakest, strongest = _scales(panels[0])
     figure = new_figure(2.55 * len(panels) + 0.9, 5.5 if caption is None else 5.8)
-    # Only now is matplotlib known to be there.
+    # By now matplotlib is known to be installed.
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
     densities, forces = Normalize(0.0, top), LogNorm(weakest, strongest)
-    # Without its palest colours, on which white arrows would vanish.
+    # Without the palest colours, on which white arrows would vanish.
     magma = ListedColormap(colormaps["magma"](np.linspace(0, 0.8, 256)))
     axes = figure.subplots(2, len(panels), sharex=True, sharey=True, squeeze=False)
     for column, panel in enumerate(panels):
@@ -99,7 +92,7 @@ def draw_fields(panels: Sequence[FieldPanel], caption: str | None = None) -> Fig
 
 
 def _scales(truth: FieldPanel) -> tuple[float, float, float]:
-    """The maximum of a density, and the least and greatest magnitude of the force to tell apart."""
+    """The maximum of a density, and the range of magnitudes of its force."""
     density = np.where(np.isfinite(truth.density), truth.density, 0.0)
     top = float(density.max())
     magnitude = np.linalg.norm(truth.force, axis=-1)[density > NEGLIGIBLE * top]
@@ -113,7 +106,7 @@ def _scales(truth: FieldPanel) -> tuple[float, float, float]:
     return top, strongest / 10**DECADES, strongest
 
 
-def _draw_image(axis: Axes, values: NDArray[np.float64], **style: Any) -> None:
+def _draw_image(axis: Axes, values: Floats, **style: Any) -> None:
     # Images are indexed [row, column]: y comes first.
     axis.imshow(values.T, origin="lower", extent=(0, 1, 0, 1), **style)
     axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
@@ -121,7 +114,7 @@ def _draw_image(axis: Axes, values: NDArray[np.float64], **style: Any) -> None:
     axis.tick_params(labelsize=8, length=2.5)
 
 
-def _draw_arrows(axis: Axes, force: NDArray[np.float64]) -> None:
+def _draw_arrows(axis: Axes, force: Floats) -> None:
     n = len(force)
     count = min(ARROWS, n)
     picked = ((np.arange(count) + 0.5) * n / count).astype(int)

@@ -1,4 +1,4 @@
-"""What all pictures share: new figures, their files, and styles that everybody can tell apart."""
+"""Shared by all pictures: new figures, their files, and styles that everybody can tell apart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DPI: Final = 150
 DASHES: Final = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS: Final = "os^Dv"
 COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "black")
-"""Told apart by most colour-blind readers (Okabe & Ito); dashes and markers do in black and white."""
+"""Distinct for most colour-blind readers (Okabe & Ito); dashes and markers differ in black and white too."""
 
 MD, FLOW, REWEIGHTED, TRUTH = "MD", "flow", "reweighted", "force field"
 STYLES: Final[dict[str, dict[str, Any]]] = {
@@ -31,11 +31,11 @@ STYLES: Final[dict[str, dict[str, Any]]] = {
     REWEIGHTED: {"color": COLORS[0], "linestyle": (0, (1, 1)), "linewidth": 1.6},
     TRUTH: {"color": "black", "linestyle": "-", "linewidth": 1.8},
 }
-"""Where frames or energies come from; lines differ in dashes and width, not in colour alone."""
+"""Line styles by source; lines differ in dashes and width, not in colour alone."""
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, measured in inches.
+    """An empty figure of a size in inches.
 
     Raises:
         ModuleNotFoundError: if matplotlib, which is optional, is not installed.
@@ -47,7 +47,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def titled_axis(title: str, width: float = 3.6, height: float = 2.9) -> tuple[Figure, Axes]:
-    """A small figure with one axis, so that several stack on a narrow screen."""
+    """A small figure with one axis, so that several fit side by side or stack on a narrow screen."""
     figure = new_figure(width, height)
     axis = figure.subplots()
     axis.set_title(title, fontsize=10)
@@ -55,15 +55,20 @@ def titled_axis(title: str, width: float = 3.6, height: float = 2.9) -> tuple[Fi
 
 
 def color_bar(axis: Axes, image: Any, label: str, **options: Any) -> None:
-    """A bar of colours, as high as the picture."""
+    """Add a colour bar as high as the picture."""
     bar = axis.figure.colorbar(image, cax=axis.inset_axes((1.04, 0, 0.05, 1)), label=label, **options)
     bar.ax.tick_params(labelsize=8)
 
 
-def finish(axis: Axes) -> None:
-    """A grid behind the lines, and a legend."""
+def grid(axis: Axes) -> None:
+    """Draw a pale grid behind the lines."""
     axis.grid(visible=True, color="0.92")
     axis.set_axisbelow(True)
+
+
+def finish(axis: Axes) -> None:
+    """Add a grid and a legend."""
+    grid(axis)
     axis.legend(frameon=False, fontsize=8, handlelength=3)
 
 
@@ -91,7 +96,7 @@ def png(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure; an older file of that name stays until the new one is complete.
+    """Write a figure; an existing file stays until the new one is complete.
 
     Raises:
         ValueError: if the name does not end in one of `FORMATS`.

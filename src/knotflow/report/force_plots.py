@@ -1,4 +1,4 @@
-"""Pictures of forces of flows over true ones, as in figure 3 of Hong & Chun (2023)."""
+"""Pictures of forces of flows over true forces, as in figure 3 of Hong & Chun (2023)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.report.figures import check_some, color_bar, new_figure, titled_axis
+from knotflow.report.figures import check_some, color_bar, grid, new_figure, titled_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,55 +21,51 @@ Floats = NDArray[np.floating[Any]]
 GRID: Final = 60
 """Hexagons across a picture of one flow."""
 FARTHEST: Final = 5_000.0
-"""In kT/nm: the axes of one picture end there, however large the forces are."""
+"""The axes of one picture end here however large the forces are, in kT/nm."""
 COLUMN_GRID: Final = 45
 """Hexagons across a panel of a column."""
 WIDTH, HEIGHT = 2.15, 2.25
-"""Of such a panel, in inches: five side by side on a wide page."""
+"""Size of such a panel in inches: five fit side by side on a wide page."""
 
 
 @dataclass(frozen=True, eq=False)
 class ForceColumn:
-    """Panels of one flow, from top to bottom: true and learned forces in kT/nm, of one shape, by title."""
+    """Panels of one flow, from top to bottom: true and learned forces in kT/nm, of equal shape, by title."""
 
     title: str
     panels: Mapping[str, tuple[Floats, Floats]]
 
 
 def draw_forces(title: str, true: Floats, learned: Floats) -> Figure:
-    """Components of the flow's forces over those of the force field; what is beyond the axes is left out."""
+    """Components of the flow's forces over those of the force field; those beyond the axes are left out."""
     figure, axis = titled_axis(title)
     dots, _ = _draw_components(axis, true, learned, min(_reach(true), FARTHEST), GRID)
     if dots is not None:
         dots.set_clim(1, max(10.0, float(np.max(np.asarray(dots.get_array())))))
         color_bar(axis, dots, "components")
     axis.locator_params(nbins=5)
-    axis.set_xlabel("force field, kT/nm")
-    axis.set_ylabel("flow, kT/nm")
+    axis.set(xlabel="force field, kT/nm", ylabel="flow, kT/nm")
     axis.tick_params(labelsize=8)
-    axis.grid(visible=True, color="0.92")
-    axis.set_axisbelow(True)
+    grid(axis)
     return figure
 
 
 def reach_of(columns: Sequence[ForceColumn]) -> float:
-    """How far the axes of all columns go, in kT/nm: beyond 99.9 % of the true forces in their first panels.
+    """Range of the axes of all columns in kT/nm: beyond 99.9 % of the true forces in their first panels.
 
-    Forces on samples, where atoms may clash, have no bounds.
+    The others may show samples whose atoms clash, with forces of any size.
     """
     first = [next(iter(column.panels.values()))[0].ravel() for column in columns if column.panels]
     return _reach(np.concatenate([np.empty(0), *first]))
 
 
 def draw_force_columns(columns: Sequence[ForceColumn]) -> list[Figure]:
-    """A picture for each flow, all with the same axes and colours, so that they can be compared.
+    """A picture for each flow, all with the same axes and colours for comparison.
 
-    Dots are hexagons that get darker with the number of components in them; what is beyond the axes is
-    counted in the corner.
+    Hexagons get darker with the number of components in them; the corner says how many are beyond the axes.
 
     Raises:
         ValueError: if there is no column.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("flow", columns)
     reach = reach_of(columns)
@@ -98,15 +94,15 @@ def draw_force_columns(columns: Sequence[ForceColumn]) -> list[Figure]:
 
 
 def _reach(true: Floats) -> float:
-    """How far axes go: beyond 99.9 % of the true forces that are finite."""
+    """Range of axes: beyond 99.9 % of the finite true forces."""
     sizes = np.abs(true[np.isfinite(true)])
     return max(1.0, 1.1 * float(np.quantile(sizes, 0.999))) if sizes.size else 1.0
 
 
 def _draw_components(
-    axis: Axes, true: Floats, learned: Floats, reach: float, grid: int
+    axis: Axes, true: Floats, learned: Floats, reach: float, hexagons: int
 ) -> tuple[PolyCollection | None, float]:
-    """Hexagons of all components, the line where both are equal, and the share that is beyond the axes."""
+    """Draw hexagons of all components and the line of equal forces; return them and the share beyond."""
     x, y = np.ravel(true), np.ravel(learned)
     inside = (np.abs(x) <= reach) & (np.abs(y) <= reach)
     axis.plot([-reach, reach], [-reach, reach], color="black", linewidth=0.8, linestyle="--")
@@ -114,7 +110,7 @@ def _draw_components(
     if not inside.any():
         return None, 1.0 if len(x) else 0.0
     dots = axis.hexbin(
-        x[inside], y[inside], gridsize=grid, extent=(-reach, reach, -reach, reach), bins="log", mincnt=1,
+        x[inside], y[inside], gridsize=hexagons, extent=(-reach, reach, -reach, reach), bins="log", mincnt=1,
         cmap="viridis_r", linewidths=0.1,
     )  # fmt: skip
     return dots, 1 - float(inside.mean())

@@ -1,4 +1,4 @@
-"""The page of a trained Boltzmann generator: summary, pictures, structures and all numbers in one file."""
+"""The page on a trained Boltzmann generator: summary, pictures, structures and all numbers in one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Marginal, marginal
@@ -19,7 +18,6 @@ from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.analysis.measures import log_weights, reweighted
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
-from knotflow.files import write_atomically
 from knotflow.report import csv_files
 from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
@@ -28,47 +26,45 @@ from knotflow.report.force_plots import draw_forces
 from knotflow.report.histogram_plots import draw_energy_histograms, draw_marginal, energy_span
 from knotflow.report.map_plots import draw_learned
 from knotflow.report.molecule_view import MoleculeView, elements_of, view_of
-from knotflow.report.page import Download, Page, Picture, Section, Table, render_page
+from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
-from knotflow.statistics.estimates import Estimate
+from knotflow.statistics.estimates import Estimate, Floats
 from knotflow.statistics.weights import normalised
 
-Floats = NDArray[np.float64]
-
 SHOWN: Final = 24
-"""Coordinates of each kind that are shown: of more, those that differ most from the data."""
+"""At most this many coordinates of a kind are shown: those that differ most from the data."""
 STRUCTURES: Final = 50
 """Samples in the three-dimensional view."""
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratorReport:
-    """All that the page shows; what is None was not at hand, and the page says so."""
+    """The content of the page, which names the missing parts (None)."""
 
     model: str
     """Name of the model file."""
     molecule: Mapping[str, Any]
-    """What `knotflow.molecules.MolecularSystem.plain` gives."""
+    """The result of `knotflow.molecules.MolecularSystem.plain`."""
     coordinates: Sequence[tuple[int, ...]]
     """The two, three or four atoms of each internal coordinate."""
     metrics: Mapping[str, Any]
-    """What `knotflow.analysis.Evaluation.plain` gives, or the part of it that needs no data."""
+    """The result of `knotflow.analysis.Evaluation.plain`, or the part of it that needs no data."""
     samples: FrameTable
     data: FrameTable | None = None
     maps: Sequence[LearnedMap] = ()
     training: Mapping[str, Curve] | None = None
-    """Steps and values of all that was logged, by name."""
+    """Steps and values of everything that was logged, by name."""
     record: Record | None = None
-    """Of dynamics on the flow."""
+    """A record of dynamics on the flow."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Further files to save from the page, by name: ``config.json``, ``log.csv``."""
     seed: int = 0
-    """Of error bars."""
+    """Seed of the error bars."""
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """What the numbers mean."""
+        """The verdicts on all numbers."""
         unexplained = math.nan if self.data is None else self.data.unexplained
         return judge(self.metrics, unexplained=unexplained, drift=self.drift)
 
@@ -79,7 +75,7 @@ class GeneratorReport:
 
     @cached_property
     def log_weights(self) -> Floats:
-        """Of the samples."""
+        """Log-weights of the samples."""
         return log_weights(self.samples)
 
     @cached_property
@@ -89,34 +85,41 @@ class GeneratorReport:
         return weight if np.isfinite(weight).all() else None
 
     @property
+    def sources(self) -> dict[str, tuple[FrameTable, Floats | None]]:
+        """Tables with weights, by the names they have in legends; sources that do not exist are left out."""
+        found = {MD: (self.data, None), FLOW: (self.samples, None), REWEIGHTED: (self.samples, self.weight)}
+        if self.weight is None:
+            del found[REWEIGHTED]
+        return {name: (table, weight) for name, (table, weight) in found.items() if table is not None}
+
+    @property
     def tables(self) -> dict[str, FrameTable | None]:
-        """Data and samples, as the page calls them."""
+        """Data and samples, by the names they have on the page."""
         return {"data": self.data, "samples": self.samples}
 
 
 def write_generator_page(report: GeneratorReport, path: Path) -> None:
-    """Write the page, which refers to nothing outside of it; an older one stays until it is complete.
+    """Write the self-contained page; an existing one stays until the new one is complete.
 
     Raises:
         ModuleNotFoundError: if matplotlib or jinja2, which are optional, are not installed.
     """
     parts = {"verdicts": report.verdicts, "view": _view(report)}
-    write_atomically(path, render_page(_page(report), "generator.html.j2", **parts).encode())
+    write_page(_page(report), path, "generator.html.j2", **parts)
 
 
 def _page(report: GeneratorReport) -> Page:
-    name, about = report.molecule["name"], report.metrics["about"]
+    about = report.metrics["about"]
     data = about.get("data")
     compared = "not compared with data."
     if data:
-        held = "held back in training" if data["rows"] == "validation" else "all there are"
+        held = "held out in training" if data["rows"] == "validation" else "all of them"
         compared = f"compared with {data['frames']:,} frames of {data['file']} ({held})."
     lead = (
-        f"{report.model}: {len(report.molecule['positions'])} atoms at {report.molecule['temperature']:g} K"
-        f", a flow with {about['parameters']:,} parameters"
-        f"; numbers from {about['samples']:,} samples, {compared}"
+        f"{report.model}: {about['atoms']} atoms at {about['temperature']:g} K, a flow with "
+        f"{about['parameters']:,} parameters; numbers from {about['samples']:,} samples, {compared}"
     )
-    free = Torsions(report.samples, report.weight, report.data, report.seed)
+    free = Torsions(report.sources, report.seed)
     marginals = _marginals(report)
     sections = [
         free.ramachandran(),
@@ -130,37 +133,32 @@ def _page(report: GeneratorReport) -> Page:
         *_numbers(report),
         _downloads(report, free, marginals),
     ]
-    return Page(f"Boltzmann generator of {name}", lead, sections)
+    return Page(f"Boltzmann generator of {report.molecule['name']}", lead, sections)
 
 
 def _forces(report: GeneratorReport) -> Section:
     pictures, text = [], []
     for name, table in report.tables.items():
         if table is None:
-            text.append("No data were at hand, so forces are compared on samples only.")
+            text.append("No data were available, so forces are compared on samples only.")
         elif len(table.forces[0]) == 0:
             text.append(f"No forces on {name} are finite, so there is no picture of them.")
         else:
             figure = draw_forces(f"on {name}", *table.forces)
-            alt = f"Force of the flow over force of the force field on {name}, one dot a component"
-            caption = f"{len(table.forces[0]):,} frames; {_share(table.unexplained)} unexplained"
+            alt = f"Force of the flow over force of the force field on {name}, one dot per component"
+            share = "none" if math.isnan(table.unexplained) else f"{100 * table.unexplained:.3g} %"
+            caption = f"{len(table.forces[0]):,} frames; {share} unexplained"
             pictures.append(Picture(png(figure), alt, caption))
     intro = (
-        "Components of the force on all atoms: the gradient of the flow's log-density, over the force of the "
-        "force field; the dashed line is where both are equal (figure 3 of the paper). Darker is more often; "
+        "Components of the forces on all atoms: the gradient of the flow's log-density over the force of the "
+        "force field; both are equal on the dashed line (figure 3 of the paper). Darker is more frequent; "
         "forces beyond the frame are not shown. Unexplained: squared error as a share of the squared forces."
     )
     return Section("Forces", [intro, *text], pictures=pictures)
 
 
 def _energies(report: GeneratorReport) -> Section:
-    drawn = report.samples
-    potential: dict[str, tuple[Floats, Floats | None]] = {}
-    if report.data is not None:
-        potential[MD] = (report.data.energy, None)
-    potential[FLOW] = (drawn.energy, None)
-    if report.weight is not None:
-        potential[REWEIGHTED] = (drawn.energy, report.weight)
+    potential = {name: (table.energy, weight) for name, (table, weight) in report.sources.items()}
     span = energy_span(*(u for u, _ in potential.values()))
     figure = draw_energy_histograms("energy of the force field", potential, "u, kT", span)
     alt = f"Histograms of the potential energy: {', '.join(potential)}"
@@ -176,15 +174,15 @@ def _energies(report: GeneratorReport) -> Section:
             alt = f"Histograms of the energies of force field and flow on {name}"
             pictures.append(Picture(png(figure), alt))
     text = (
-        "First: the energy of the force field, of MD, of samples, and of reweighted samples. Then, on the "
-        "same frames, the energy of the force field and that of the flow, -log p - log Z, with log Z "
-        f"{shift:.2f} (figures 7 to 9 of the paper). The legend has the share that is beyond the frame."
+        "First: the energy of the force field for MD, samples and reweighted samples. Then, on the same "
+        f"frames, the energy of the force field and that of the flow, -log p - log Z, with log Z {shift:.2f} "
+        "(figures 7 to 9 of the paper). The legend gives the share that is beyond the frame."
     )
     return Section("Energies", [text], pictures=pictures)
 
 
 def _log_z(report: GeneratorReport) -> float:
-    """The best estimate there is, or what makes the medians of both energies of samples equal."""
+    """The best estimate available, or the value at which both energies of samples have equal medians."""
     found = report.metrics.get("measures", {})
     for key in ("log_z_bar", "log_z"):
         value = Estimate.read(found.get(key, {})).value
@@ -204,7 +202,7 @@ def _marginals(report: GeneratorReport) -> list[Marginal]:
         data = None if report.data is None else report.data.coordinates[:, k]
         values = report.samples.coordinates[:, k]
         name = f"{kinds[len(atoms)]} {'-'.join(f'{elements[i]}{i}' for i in atoms)}"
-        # Torsions that live on a line may be anywhere around it.
+        # Torsions on a line may go around more than once.
         turns = len(atoms) == 4 and all(
             np.nanmax(np.abs(part), initial=0) <= math.pi + 1e-5
             for part in (data, values)
@@ -232,7 +230,7 @@ def _coordinates(report: GeneratorReport, marginals: Sequence[Marginal]) -> list
         text = [
             "Flow: dashed; MD: solid. Per cent: total variation, the share that would have to move."
             if report.data is not None
-            else "Of samples of the flow; no data were at hand."
+            else "Samples of the flow; no data were available."
         ]
         if len(members) > SHOWN:
             which = "that differ most" if report.data is not None else "that come first"
@@ -242,15 +240,14 @@ def _coordinates(report: GeneratorReport, marginals: Sequence[Marginal]) -> list
 
 
 def _maps(report: GeneratorReport) -> Section:
-    pictures = []
-    for learned in report.maps:
-        alt = f"Maps of the {learned.name} at {len(learned.y)} frames, and their slopes"
-        pictures.append(Picture(png(draw_learned(learned)), alt))
+    pictures = [
+        Picture(png(draw_learned(m)), f"Maps of the {m.name} at {len(m.y)} frames, and their slopes")
+        for m in report.maps
+    ]
     text = (
-        "What the flow does to one coordinate in one coupling, given the others: a line for each of some "
-        "frames (figure 2 of the paper), and the slopes below. Of each kind of coordinate, the map that "
-        "depends most on the others. Coordinates are scaled to a standard length; smooth slopes make smooth "
-        "forces."
+        "How one coupling of the flow transforms one coordinate, given the others: one line per frame "
+        "(figure 2 of the paper), with the slopes below. Of each kind of coordinate, the map that depends "
+        "most on the others. Coordinates are scaled to a standard length; smooth slopes make smooth forces."
     )
     return Section("Learned transforms", [text], pictures=pictures)
 
@@ -261,30 +258,27 @@ def _training(report: GeneratorReport) -> Section:
         text = "There is no log.csv beside the model, so its training cannot be shown."
         return Section("Training", [text])
     pictures = []
-    for name, label in (
-        ("nll", "negative log-likelihood, nats"),
-        ("force_matching", "error of forces, as trained on"),
-        ("ess", "effective sample size, share"),
+    for label, trained, validated in (
+        ("negative log-likelihood, nats", "nll", "validation_nll"),
+        ("error of forces, as trained on", "force_matching", "validation_force_matching"),
+        ("effective sample size, share", "", "ess"),
     ):
-        curves = {"training": log[name]} if name in log else {}
-        points = {"held back": log[f"validation_{name}"]} if f"validation_{name}" in log else {}
+        curves = {"training": log[trained]} if trained in log else {}
+        points = {"held back" if trained else "1,000 samples": log[validated]} if validated in log else {}
         if curves and points:  # a noisy curve goes pale behind points of the same name
             both = "held back; pale: training"
-            curves, points = {both: log[name]}, {both: log[f"validation_{name}"]}
-        if name == "ess":
-            curves, points = {}, {"1,000 samples": log[name]} if name in log else {}
-        if not curves and not points:
-            continue
-        figure = draw_curves(curves, points, label=label)
-        figure.set_size_inches(3.6, 2.8)
-        _without_the_start(figure.axes[0], [*curves.values(), *points.values()])
-        pictures.append(Picture(png(figure), f"Training: {label} over the steps"))
+            curves, points = {both: log[trained]}, {both: log[validated]}
+        if curves or points:
+            figure = draw_curves(curves, points, label=label)
+            figure.set_size_inches(3.6, 2.8)
+            _without_the_start(figure.axes[0], [*curves.values(), *points.values()])
+            pictures.append(Picture(png(figure), f"Training: {label} over the steps"))
     text = "Likelihoods are those of internal coordinates. The first steps may be above the frame."
     return Section("Training", [text], pictures=pictures)
 
 
 def _without_the_start(axis: Any, curves: Sequence[Curve]) -> None:
-    """Limits that show what comes after the first tenth of the steps."""
+    """Limit the axis to the values after the first tenth of the steps."""
     if axis.get_yscale() == "log":
         return
     last = max(float(np.max(steps)) for steps, _ in curves)
@@ -299,7 +293,7 @@ def _without_the_start(axis: Any, curves: Sequence[Curve]) -> None:
 def _dynamics(report: GeneratorReport) -> Section:
     record, found = report.record, report.drift
     if record is None or found is None:
-        text = "There is no dynamics/record.npz of this model beside it; `knotflow dynamics` makes one."
+        text = "There is no dynamics/record.npz of this model beside it; run `knotflow dynamics` to make one."
         return Section("Dynamics", [text])
     panel, mover = EnergyPanel.of("", record), record.about.get("energy", "flow")
     pictures = [
@@ -310,12 +304,12 @@ def _dynamics(report: GeneratorReport) -> Section:
         for quantity in ("total", "potential")
     ]
     slope = Estimate.read(found, "slope", "slope_error")
+    broken = f"{found['broken']}, by {reasons(found['reasons'])}" if found["broken"] else "0"
     text = (
-        f"{found['replicas']} replicas moved by the forces of the {mover}: with a thermostat where it is "
-        "grey, then without (figure 4 of the paper). Potential and total energies are less the median "
-        f"potential at the start. Broken: {found['broken']}"
-        + (f", by {reasons(found['reasons'])}" if found["broken"] else "")
-        + f". Drift of the total energy: {slope} kT/ps for each degree of freedom."
+        f"{found['replicas']} replicas moved by the forces of the {mover}, first with a thermostat (grey), "
+        "then without (figure 4 of the paper). The median potential at the start is subtracted from the "
+        f"potential and total energies. Broken: {broken}. Drift of the total energy: {slope} kT/ps for each "
+        "degree of freedom."
     )
     return Section("Dynamics", [text], pictures=pictures)
 
@@ -325,21 +319,18 @@ def _numbers(report: GeneratorReport) -> list[Section]:
     rows = [[m["text"], str(Estimate.read(m)), m.get("unit", "")] for m in found.values()]
     notes = [f"{m['text']}: {m['note']}" for m in found.values() if m.get("note")]
     text = (
-        "± standard errors: of data over blocks of replicas, of samples over samples. The paper's measure "
-        "leaves out the volume of the rigid frame; it is there to compare with."
+        "± standard errors: over blocks of replicas for data, over samples for samples. The paper's measure "
+        "leaves out the volume of the rigid frame; it is given for comparison."
     )
     sections = [Section("All numbers", [text], Table(["measure", "value", "unit"], rows, notes=notes))]
     for residue, measures in report.metrics.get("residues", {}).items():
-        keys = [key for key in measures if f"{key}_data" in measures and f"{key}_reweighted" in measures]
-        cells = [
-            [
-                measures[key]["text"],
-                *(str(Estimate.read(measures[k])) for k in (f"{key}_data", key, f"{key}_reweighted")),
-                measures[key].get("unit", ""),
-            ]
-            for key in keys
-        ]
-        caption = "Distances from the data; column data: between its halves, but for free energies."
+        cells = []
+        for key, measure in measures.items():
+            three = [measures.get(f"{key}{kind}") for kind in ("_data", "", "_reweighted")]
+            if all(three):
+                numbers = (str(Estimate.read(m)) for m in three)
+                cells.append([measure["text"], *numbers, measure.get("unit", "")])
+        caption = "Distances from the data; column data: between its halves, except for free energies."
         table = Table(["measure", "data", "samples", "reweighted", "unit"], cells, caption)
         sections.append(Section(f"Torsions of {residue} in numbers", table=table))
     return sections
@@ -357,15 +348,15 @@ def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marg
     }
     if report.data is not None:
         files["data.csv"] = csv_files.frames(report.data)
-    if free.residues:
+    if free.sets:
         files["free_energies.csv"] = csv_files.profiles(free.one, free.two)
     if report.record is not None:
         files["dynamics.csv"] = csv_files.dynamics(report.record)
         files["drift.json"] = (json.dumps(report.drift, indent=1) + "\n").encode()
     files |= report.files
     text = (
-        "Tables have a head line; energies are in kT, lengths in nm, angles in rad. samples.csv and "
-        f"data.csv have {csv_files.ROWS:,} frames at most, forces.csv {csv_files.FRAMES:,} of each."
+        "Tables have a header line; energies are in kT, lengths in nm, angles in rad. samples.csv and "
+        f"data.csv have at most {csv_files.ROWS:,} frames, forces.csv {csv_files.FRAMES:,} of each."
     )
     downloads = [Download(name, content) for name, content in files.items()]
     return Section("Files to save", [text], downloads=downloads)
@@ -386,7 +377,3 @@ def _view(report: GeneratorReport) -> MoleculeView | None:
         times = f"{weight[row]:.2g}" if weight[row] >= 0.001 else "below 0.001"
         labels.append(f"Sample {number} of {len(rows)}: {energy}, weight {times} times the mean")
     return view_of(report.molecule, shown.positions[rows], labels)
-
-
-def _share(share: float) -> str:
-    return "none" if math.isnan(share) else f"{100 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""Pictures of how energies and internal coordinates are distributed."""
+"""Pictures of the distributions of energies and internal coordinates."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.free_energy_profiles import Marginal, bins_for
 from knotflow.report.figures import FLOW, MD, STYLES, finish, new_figure, titled_axis
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Floats = NDArray[np.float64]
 
 ENERGY_BINS: Final = (15, 60)
 """Fewest and most bins of a histogram of energies."""
@@ -26,7 +24,7 @@ def draw_energy_histograms(
     label: str,
     span: tuple[float, float] | None = None,
 ) -> Figure:
-    """Histograms of energies in kT, some of them weighted; the legend has the share that is beyond."""
+    """Histograms of energies in kT, by source, some of them weighted; the legend gives the share beyond."""
     figure, axis = titled_axis(title)
     low, high = span or energy_span(*(u for u, _ in energies.values()))
     bins = bins_for(min(len(u) for u, _ in energies.values()), *ENERGY_BINS)
@@ -36,23 +34,20 @@ def draw_energy_histograms(
         known = np.isfinite(u)
         counts = np.histogram(u[known], edges, weights=weight[known])[0]
         total = float(weight.sum())
-        beyond = 1 - float(counts.sum()) / total if total > 0 else 0.0
-        text = f"{name}, {beyond:.0%} beyond".replace("%", " %") if beyond >= 0.005 else name
         if total > 0:
+            beyond = 1 - float(counts.sum()) / total
+            text = f"{name}, {beyond:.0%} beyond".replace("%", " %") if beyond >= 0.005 else name
             axis.stairs(counts / total / np.diff(edges), edges, label=text, baseline=None, **STYLES[name])
-    axis.set_xlabel(label)
-    axis.set_ylabel("density, 1/kT")
     axis.margins(y=0.25)  # room for the legend
     axis.set_ylim(bottom=0)
-    axis.set_xlim(low, high)
+    axis.set(xlabel=label, ylabel="density, 1/kT", xlim=(low, high))
     finish(axis)
     return figure
 
 
 def energy_span(*energies: Floats) -> tuple[float, float]:
-    """From the lowest energy to well above the bulk of the first set, which is the reference."""
-    finite = [u[np.isfinite(u)] for u in energies]
-    finite = [u for u in finite if len(u)]
+    """The range from the lowest energy to well above the bulk of the first set, the reference."""
+    finite = [u[np.isfinite(u)] for u in energies if np.isfinite(u).any()]
     if not finite:
         return 0.0, 1.0
     lowest = min(float(np.quantile(u, 0.001)) for u in finite)
@@ -61,7 +56,7 @@ def energy_span(*energies: Floats) -> tuple[float, float]:
 
 
 def draw_marginal(marginal: Marginal) -> Figure:
-    """Densities of one coordinate in data and samples, without the unit of the density: a small picture."""
+    """Densities of one coordinate in data and samples as a small picture, without a scale of the density."""
     figure = new_figure(1.7, 1.15)
     axis = figure.subplots()
     scale = 1.0 if marginal.name.startswith("bond") else 180 / np.pi

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.report.figures import COLORS, check_some, new_figure
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapPanel:
-    """A bundle of maps of one domain, drawn above their slopes."""
+    """Several maps of one domain, drawn above their slopes."""
 
     title: str
-    x: NDArray[np.float64]
+    x: Floats
     """Points, shape (points,)."""
-    y: NDArray[np.float64]
+    y: Floats
     """Images, shape (maps, points)."""
-    slopes: NDArray[np.float64]
+    slopes: Floats
     """Slopes, shape (maps, points)."""
     marks: Sequence[float] = ()
-    """Where vertical lines go: ends, seams or joins."""
+    """Places of vertical lines: ends, seams or joins."""
 
     def __post_init__(self) -> None:
         shapes = np.shape(self.x), np.shape(self.y), np.shape(self.slopes)
@@ -44,17 +44,16 @@ def draw_maps(
 ) -> Figure:
     """Draw maps (above) and their slopes on a logarithmic axis (below), a column for each panel.
 
-    An image of a circle may pass the seam, from its end to its start; its line is broken there.
+    On a circle, images may cross the seam, from its end to its start; the line is broken there.
 
     Args:
-        panels: What to draw.
+        panels: Panels from left to right.
         line_width: Width of the lines in points.
         alpha: Their opacity, from 0 to 1.
-        color: Their colour, a different one for each map if missing.
+        color: Their colour; by default a different one for each map.
 
     Raises:
         ValueError: if there is no panel.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("panel", panels)
     figure = new_figure(3.6 * len(panels), 5.2)
@@ -78,21 +77,13 @@ def draw_maps(
 
 
 def draw_accumulation(panels: Sequence[MapPanel]) -> Figure:
-    """Draw many maps of [0, 1] over each other (above), and their slopes (below), a column for each panel.
+    """Draw many maps of [0, 1] on top of each other, see `draw_maps`.
 
-    The lines are thin and translucent: where many maps go, it gets dark.
-
-    Raises:
-        ValueError: if there is no panel.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
+    The lines are thin and translucent, so the picture is dark where many maps pass.
     """
     most = max((len(panel.y) for panel in panels), default=1)
-    figure = draw_maps(
-        panels,
-        line_width=0.7,
-        alpha=float(np.clip(20 / most, 0.1, 0.8)),
-        color=COLORS[0],
-    )
+    alpha = float(np.clip(20 / most, 0.1, 0.8))
+    figure = draw_maps(panels, line_width=0.7, alpha=alpha, color=COLORS[0])
     figure.set_size_inches(3.3 * len(panels) + 0.3, 6.5)
     for axis in figure.axes:
         axis.set_box_aspect(1)
@@ -119,7 +110,7 @@ def draw_learned(learned: LearnedMap) -> Figure:
     figure.set_size_inches(3.6, 5.0)
     below = figure.axes[1]
     low, high = float(learned.slopes.min()), float(learned.slopes.max())
-    # Wide enough, or slopes that are all the same would be a picture of rounding.
+    # Wide enough, or equal slopes would show their rounding errors.
     room = 1.3 if high > 2 * low else 2.0
     below.set_ylim(low / room, high * room)
     below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
@@ -128,7 +119,7 @@ def draw_learned(learned: LearnedMap) -> Figure:
     return figure
 
 
-def _broken_at_seam(panel: MapPanel) -> NDArray[np.float64]:
-    """Images with a NaN before each fall by half of the domain, which a monotone map has at the seam only."""
+def _broken_at_seam(panel: MapPanel) -> Floats:
+    """Images with NaN before each drop by half of the domain, which monotone maps have at the seam only."""
     falls = np.diff(panel.y, axis=-1, append=panel.y[:, -1:]) < -0.5 * np.ptp(panel.x)
     return np.where(falls, np.nan, panel.y)

@@ -1,4 +1,4 @@
-"""Samples in three dimensions, to be turned on the page itself: what its script needs, in a few kB."""
+"""Structures for the three-dimensional view on a page: a few kB of data for its script."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from knotflow.geometry.superpose import superposed
 
 PICOMETRES: Final = 1000.0
-"""In a nm: positions are whole numbers of them."""
+"""In a nm: positions are rounded to whole picometres."""
 FARTHEST: Final = 32_767
-"""In pm, what 16 bits hold."""
+"""The largest 16-bit number, in pm."""
 NARROW: Final = "<i2"
-"""Two bytes, the lower first, as all machines have them that browsers run on."""
+"""Two bytes, little-endian as on all machines that run browsers."""
 
 
 @dataclass(frozen=True, eq=False)
 class MoleculeView:
-    """Structures of one molecule, laid upon each other."""
+    """Superposed structures of one molecule."""
 
     name: str
     elements: Sequence[str]
@@ -32,7 +32,7 @@ class MoleculeView:
     positions: NDArray[np.float64]
     """In nm, shape ``(frames, atoms, 3)``."""
     labels: Sequence[str]
-    """A line for each."""
+    """One line for each frame."""
 
     def __post_init__(self) -> None:
         shape = (len(self.labels), len(self.elements), 3)
@@ -44,16 +44,16 @@ class MoleculeView:
 
     @property
     def frames(self) -> int:
-        """How many structures."""
+        """Number of structures."""
         return len(self.labels)
 
     @property
     def description(self) -> str:
-        """For those who do not see it."""
+        """Text for those who cannot see it."""
         return f"{self.name}, {len(self.elements)} atoms as balls and sticks; one of {self.frames} samples"
 
     def json(self) -> str:
-        """For a script element of HTML: no ``<`` in it can end the element."""
+        """Content of an HTML script element: it has no ``<`` that could end the element."""
         whole = np.rint(self.positions * PICOMETRES).clip(-FARTHEST, FARTHEST).astype(NARROW)
         content = {
             "elements": list(self.elements),
@@ -68,12 +68,12 @@ class MoleculeView:
 def view_of(
     molecule: Mapping[str, Any], positions: NDArray[np.floating[Any]], labels: Sequence[str]
 ) -> MoleculeView:
-    """Structures moved and turned onto the minimised structure of the molecule, its middle at the origin.
+    """Structures superposed on the minimised structure of the molecule, with its centre at the origin.
 
     Args:
-        molecule: What `knotflow.molecules.MolecularSystem.plain` gives.
+        molecule: The result of `knotflow.molecules.MolecularSystem.plain`.
         positions: In nm, shape ``(frames, atoms, 3)``.
-        labels: A line for each frame.
+        labels: One line for each frame.
     """
     x = torch.from_numpy(np.asarray(positions, dtype=np.float64))
     reference = torch.tensor(molecule["positions"], dtype=torch.float64)
@@ -89,6 +89,6 @@ def view_of(
 
 
 def elements_of(molecule: Mapping[str, Any]) -> list[str]:
-    """Symbols of the elements of all atoms."""
+    """Element symbols of all atoms."""
     chains = molecule["topology"]["chains"]
     return [str(a["element"]) for chain in chains for residue in chain["residues"] for a in residue["atoms"]]

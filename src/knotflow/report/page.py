@@ -16,24 +16,24 @@ from knotflow.files import write_atomically
 from knotflow.report.figures import DPI
 
 Cell = str | float | int | None
-"""What a table holds: None is a value that is missing."""
+"""Content of a table; None is a missing value."""
 
 PNG: Final = b"\x89PNG\r\n\x1a\n"
 GAP: Final = "–"
-"""What is shown of a value that is missing."""
+"""Shown for a missing value."""
 MEDIA_TYPES: Final = {".csv": "text/csv", ".json": "application/json"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns. Numbers go to the right, text to the left."""
+    """Rows under named columns. Numbers are aligned to the right, text to the left."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     """One cell for each column; the first names the row."""
     caption: str = ""
     notes: Sequence[str] = ()
-    """Small print under the table, a line each."""
+    """Small print under the table, one line each."""
     highlight: Collection[int] = ()
     """Numbers of the rows that stand out, from 0."""
 
@@ -61,12 +61,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG with the words for those who do not see it."""
+    """A PNG with a description for those who cannot see it."""
 
     image: Path | bytes
-    """The file or what is in it. A file is read when the page is written."""
+    """The file or its content. A file is read when the page is written."""
     alt: str
-    """What the picture shows, in a sentence."""
+    """A sentence that says what the picture shows."""
     caption: str = ""
 
     def __post_init__(self) -> None:
@@ -79,11 +79,12 @@ class Picture:
         """The bytes of the PNG.
 
         Raises:
-            ValueError: if they are something else.
+            ValueError: if they are not a PNG.
         """
-        content = self.image if isinstance(self.image, bytes) else self.image.read_bytes()
+        source, content = "bytes", self.image
+        if isinstance(content, Path):
+            source, content = str(content), content.read_bytes()
         if not content.startswith(PNG):
-            source = "bytes" if isinstance(self.image, bytes) else str(self.image)
             raise ValueError(f"expected a PNG picture, got {source} that start otherwise; save it as .png.")
         return content
 
@@ -96,7 +97,7 @@ class Download:
     """Its name, ending in one of `MEDIA_TYPES`."""
     content: bytes
     label: str = ""
-    """What the link says, the name if missing."""
+    """Text of the link; by default the name."""
 
     def __post_init__(self) -> None:
         if PurePath(self.name).suffix not in MEDIA_TYPES:
@@ -110,11 +111,11 @@ class Download:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is under it, in the order of the fields."""
+    """A heading and its content, in the order of the fields."""
 
     heading: str
     paragraphs: Sequence[str] = ()
-    """Plain text: nothing in it is taken for HTML."""
+    """Plain text, never interpreted as HTML."""
     table: Table | None = None
     pictures: Sequence[Picture] = ()
     downloads: Sequence[Download] = ()
@@ -131,13 +132,13 @@ class Page:
 
 
 def render_page(page: Page, template: str = "page.html.j2", **parts: Any) -> str:
-    """The page as HTML that refers to nothing outside of it.
+    """The page as self-contained HTML.
 
     Args:
         page: The page.
-        template: Of the folder ``templates``; one that extends ``page.html.j2`` fills its blocks: ``style``,
-            ``top`` (ahead of all sections) and ``script``.
-        parts: What that template shows besides.
+        template: A file in ``templates``. One that extends ``page.html.j2`` fills its blocks ``style``,
+            ``top`` (before all sections) and ``script``.
+        parts: Further variables of that template.
 
     Raises:
         ValueError: if a picture is not a PNG.
@@ -155,23 +156,19 @@ def render_page(page: Page, template: str = "page.html.j2", **parts: Any) -> str
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(cell=format_cell, base64=_base64, size=_size)
+    environment.filters.update(
+        cell=format_cell, base64=lambda content: b64encode(content).decode(), size=_size
+    )
     return environment.get_template(template).render(page=page, **parts)
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write a page; an older file of that name stays until the new one is complete.
-
-    Raises:
-        ValueError: if a picture is not a PNG.
-        OSError: if a picture cannot be read or the page cannot be written.
-        ModuleNotFoundError: if jinja2, which is optional, is not installed.
-    """
-    write_atomically(path, render_page(page).encode())
+def write_page(page: Page, path: Path, template: str = "page.html.j2", **parts: Any) -> None:
+    """Write what `render_page` gives; an existing file stays until the new one is complete."""
+    write_atomically(path, render_page(page, template, **parts).encode())
 
 
 def format_cell(cell: Cell) -> str:
-    """A cell as text: four significant digits of a float, thousands apart, a dash if missing or NaN."""
+    """A cell as text: floats with four significant digits, commas at thousands, a dash for None or NaN."""
     if isinstance(cell, str):
         return cell
     if cell is None or math.isnan(cell):
@@ -186,19 +183,15 @@ def format_cell(cell: Cell) -> str:
 
 
 def _is_numeric(cell: Cell) -> bool:
-    return (
-        re.match(r"[-+−<>≤≥~(]*\s*\d", cell) is not None if isinstance(cell, str) else isinstance(cell, Real)
-    )
-
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode()
+    if isinstance(cell, str):
+        return re.match(r"[-+−<>≤≥~(]*\s*\d", cell) is not None
+    return isinstance(cell, Real)
 
 
 def _size(png: bytes) -> tuple[int, int]:
-    """Width and height of a PNG on the page, where its letters are as large as on paper.
+    """Width and height of a PNG on the page, in which its letters are as large as on paper.
 
-    Its first chunk starts with both in pixels, of which the pictures of this package have `DPI` to the inch;
-    CSS counts 96.
+    Its first chunk starts with both in pixels. The pictures of this package have `DPI` pixels to the inch,
+    CSS has 96.
     """
     return int.from_bytes(png[16:20]) * 96 // DPI, int.from_bytes(png[20:24]) * 96 // DPI

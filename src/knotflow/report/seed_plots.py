@@ -1,4 +1,4 @@
-"""Pictures of results that depend on the seed: a dot for each."""
+"""Pictures of results that depend on the seed, one dot for each seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.report.figures import COLORS, MARKERS, check_some, new_figure, spans_decades
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -22,15 +22,15 @@ SPREAD: Final = 0.5
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     label: str
     kind: str
     """Groups of one kind have the same colour and marker."""
-    values: Mapping[str, NDArray[np.float64]]
-    """For each measure a value of each seed, shape (seeds,); NaN or infinity where there is none."""
+    values: Mapping[str, Floats]
+    """By measure, one value for each seed, shape (seeds,); NaN or infinity if there is none."""
     expected: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Means and error bars from elsewhere, to compare with, by measure."""
+    """By measure, mean and error bar from elsewhere to compare with."""
 
     def __post_init__(self) -> None:
         shapes = {name: np.shape(values) for name, values in self.values.items()}
@@ -44,16 +44,15 @@ class SeedGroup:
 def draw_seeds(groups: Sequence[SeedGroup], *, expected: str = "expected") -> Figure:
     """Draw the values of all seeds, a line of dots for each group and a column for each measure.
 
-    A bar marks the mean of the seeds that have a value, a cross on the right edge each of the others. Values
-    that are positive and span more than two decades are on a logarithmic axis.
+    A bar marks the mean of the seeds that have a value; a cross on the right edge marks each of the others.
+    Positive values that span more than two decades are on a logarithmic axis.
 
     Args:
-        groups: What to draw, from top to bottom; all with the same measures.
-        expected: What the legend calls `SeedGroup.expected`.
+        groups: Groups from top to bottom, all with the same measures.
+        expected: Name of `SeedGroup.expected` in the legend.
 
     Raises:
         ValueError: if there is no group, or their measures differ.
-        ModuleNotFoundError: if matplotlib, which is optional, is not installed.
     """
     check_some("group", groups)
     measures = list(groups[0].values)
@@ -95,14 +94,8 @@ def _draw_group(axis: Axes, y: int, group: SeedGroup, measure: str, kind: int, e
     if known.any():
         axis.plot(np.full(2, values[known].mean()), [y - 0.38, y + 0.38], color=color, linewidth=1.4)
     if not known.all():
-        axis.plot(
-            np.full((~known).sum(), 0.98),
-            heights[~known],
-            marker="x",
-            transform=axis.get_yaxis_transform(),
-            label="no result",
-            **style,
-        )
+        style |= {"transform": axis.get_yaxis_transform(), "label": "no result"}
+        axis.plot(np.full((~known).sum(), 0.98), heights[~known], marker="x", **style)
     if measure in group.expected:
         mean, error = group.expected[measure]
         axis.errorbar(

@@ -1,6 +1,6 @@
 """Pictures of backbone torsions: how often they occur, and free energies with error bars.
 
-Maps get darker all the way, so that they can be read in black and white.
+Brightness is monotone in all maps, so that they can be read in black and white.
 """
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from knotflow.analysis.free_energy_profiles import Profile
 from knotflow.report.figures import STYLES, color_bar, finish, new_figure, titled_axis
+from knotflow.statistics.estimates import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-Floats = NDArray[np.float64]
-
 DEGREES: Final = (-180, -90, 0, 90, 180)
 RAMACHANDRAN_BINS: Final = 72
 DENSITIES: Final = (1e-6, 1e-3)
-"""Per square degree, that colours tell apart."""
+"""Range of the colours, per square degree."""
 HIGHEST: Final = 10.0
-"""In kT: free energies above the lowest one of the data that colours tell apart."""
+"""Range of the colours of free energies above the lowest one of the data, in kT."""
 NOISE: Final = 0.5
-"""In kT: contours of a free energy with a larger error are not drawn."""
+"""Contours of a free energy with a larger error, in kT, are not drawn."""
 LARGEST_ERROR: Final = 1.0
-"""In kT: errors of free energies that greys tell apart."""
+"""Range of the greys of errors, in kT."""
 
 
 def draw_ramachandran(title: str, angles: Floats, weight: Floats | None = None) -> Figure:
@@ -55,32 +53,22 @@ def draw_profiles(label: str, profiles: Mapping[str, Profile], floor: float) -> 
     figure = new_figure(5.4, 3.2)
     axis = figure.subplots()
     for name, profile in profiles.items():
-        x, value = np.degrees(profile.middle), profile.value - floor
-        axis.plot(x, value, label=name, **STYLES[name])
-        axis.fill_between(
-            x,
-            value - 2 * profile.error,
-            value + 2 * profile.error,
-            color=STYLES[name]["color"],
-            alpha=0.18,
-            linewidth=0,
-        )
-    axis.set_xlim(-180, 180)
+        x, value, band = np.degrees(profile.middle), profile.value - floor, 2 * profile.error
+        style = STYLES[name]
+        axis.plot(x, value, label=name, **style)
+        axis.fill_between(x, value - band, value + band, color=style["color"], alpha=0.18, linewidth=0)
+    axis.set(xlim=(-180, 180), ylim=(-0.7, HIGHEST + 2), xlabel=f"{label}, degrees", ylabel=f"F({label}), kT")
     axis.set_xticks(DEGREES)
-    axis.set_ylim(-0.7, HIGHEST + 2)
-    axis.set_xlabel(f"{label}, degrees")
-    axis.set_ylabel(f"F({label}), kT")
     finish(axis)
     return figure
 
 
 def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
-    """The free energy on (phi, psi) in colours and, unless it is noise, contours 2 kT apart."""
+    """The free energy on (phi, psi) in colours and, unless it is too noisy, contours 2 kT apart."""
     figure, axis = titled_axis(title)
     value = profile.value - floor
     image = torsion_image(axis, value, cmap="viridis", vmin=0, vmax=HIGHEST)
     middle = np.degrees(profile.middle)
-    # Lines through noise would only confuse.
     if np.isfinite(profile.error).any() and np.nanmedian(profile.error) < NOISE:
         lines = axis.contour(
             middle, middle, np.ma.masked_invalid(value.T), levels=np.arange(1, HIGHEST, 2), colors="black",
@@ -92,7 +80,7 @@ def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
 
 
 def draw_surface_error(title: str, profile: Profile) -> Figure:
-    """Standard errors of the free energy on (phi, psi); crosses where it is known without one."""
+    """Standard errors of the free energy on (phi, psi); crosses where only the error is unknown."""
     figure, axis = titled_axis(title)
     image = torsion_image(axis, profile.error, cmap="Greys", vmin=0, vmax=LARGEST_ERROR)
     i, j = np.nonzero(np.isfinite(profile.value) & ~np.isfinite(profile.error))
@@ -103,16 +91,12 @@ def draw_surface_error(title: str, profile: Profile) -> Figure:
 
 
 def torsion_image(axis: Axes, values: Floats, background: str = "white", **colours: Any) -> AxesImage:
-    """Values on bins of (phi, psi), which they are numbered by, in colours over axes in degrees."""
+    """Draw values on bins, indexed ``[phi, psi]``, in colours over axes in degrees."""
+    square = (-180, 180, -180, 180)
     image = axis.imshow(
-        values.T,
-        origin="lower",
-        extent=(-180, 180, -180, 180),
-        aspect="auto",
-        interpolation="nearest",
-        **colours,
+        values.T, origin="lower", extent=square, aspect="auto", interpolation="nearest", **colours
     )
-    # Contours and crosses that come later do not move these limits.
+    # Fixed, so that contours and crosses drawn later do not move them.
     axis.set(xlim=(-180, 180), ylim=(-180, 180), box_aspect=1, xlabel="phi, degrees", ylabel="psi, degrees")
     axis.set_xticks(DEGREES)
     axis.set_yticks(DEGREES)

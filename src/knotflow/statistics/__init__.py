@@ -1,1 +1,1 @@
-"""Numbers with error bars, weights and memory of samples: arrays in, numbers out."""
+"""Estimates with error bars, importance weights and autocorrelation times: arrays in, numbers out."""

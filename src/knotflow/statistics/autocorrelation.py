@@ -1,11 +1,11 @@
-r"""How long chains of samples remember: the integrated autocorrelation time.
+r"""Integrated autocorrelation times of chains of samples.
 
 The mean of $n$ values of a stationary chain with autocorrelations $\rho(t)$ has the variance
 $\sigma^2 \tau / n$, with
 
 $$\tau = 1 + 2 \sum_{t=1}^{\infty} \rho(t) .$$
 
-So $\tau$ values count as one independent value, and $n / \tau$ is the effective number of samples.
+So $\tau$ values are worth one independent value, and $n / \tau$ is the effective number of samples.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from knotflow.statistics.estimates import Floats
 
 WINDOW: Final = 5
-"""Autocorrelations are summed up to so many times the result."""
+"""Autocorrelations are summed up to this multiple of the result."""
 
 
 def autocorrelation(values: ArrayLike) -> Floats:
     r"""Autocorrelations $\rho(0) = 1, \rho(1), \dots$ of values (n,) or (n, chains), shape (n,).
 
-    Deviations are from the mean of all chains: chains that never meet stay correlated for ever.
+    Deviations are from the mean over all chains, so chains that never meet stay correlated forever.
     """
     x = _table(values)
     n = len(x)
     x = x - x.mean()
-    # Zeros behind the values, so that the end of a chain does not meet its beginning.
+    # Zeros after the values keep the end of a chain from correlating with its beginning.
     spectrum = np.abs(np.fft.rfft(x, 2 * n, axis=0)) ** 2
     covariance: Floats = np.fft.irfft(spectrum, axis=0)[:n].mean(1) / n
     return covariance / covariance[0] if covariance[0] > 0 else np.full(n, math.nan)
@@ -39,13 +39,13 @@ def autocorrelation(values: ArrayLike) -> Floats:
 def autocorrelation_time(values: ArrayLike) -> float:
     r"""Integrated autocorrelation time $\tau$ of values (n,) or (n, chains), in rows.
 
-    The sum runs up to the first $t \ge 5 \max(1, \tau(t))$, where noise begins to outweigh what is left
-    (Madras & Sokal 1988). With fewer than about 20 τ rows it is too small; error bars from independent
-    chains are then the better ones.
+    The sum runs up to the first $t \ge 5 \max(1, \tau(t))$, beyond which noise outweighs the rest (Madras &
+    Sokal 1988). With fewer than about 20 τ rows the result is too small; error bars from independent chains
+    are better then.
 
     Returns:
-        At least 1 for chains that do not alternate; infinity if all values are equal, as of chains that have
-        never moved; NaN for fewer than two rows or values that are not finite.
+        At least 1 for chains that do not alternate; infinity if all values are equal, as in chains that have
+        never moved; NaN for fewer than two rows or for values that are not finite.
     """
     x = _table(values)
     if len(x) < 2 or not np.isfinite(x).all():

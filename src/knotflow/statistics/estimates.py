@@ -1,11 +1,11 @@
-r"""Numbers with error bars, and the two ways in which error bars are found here.
+r"""Numbers with error bars, by linearisation or by the bootstrap.
 
-**Linearisation.** A smooth estimate $\theta$ changes by its influence $\psi_i$ with each row of data (the
-infinitesimal jackknife), so that $\mathrm{var}\,\theta \approx \sum_i \psi_i^2$ for independent rows.
-**Bootstrap**: rows are drawn with replacement, the estimate is made again, and its spread is the error.
+**Linearisation** (the infinitesimal jackknife). Each row of data changes a smooth estimate $\theta$ by its
+influence $\psi_i$, so $\mathrm{var}\,\theta \approx \sum_i \psi_i^2$ for independent rows. **Bootstrap.**
+Rows are drawn with replacement and the estimate is repeated; its spread is the error.
 
-Frames of a simulation are not independent, whole replicas are. So the unit is a block: a replica, or a long
-piece of one if there are few. Errors are honest as long as a block is longer than the memory of the dynamics.
+Frames of a simulation are not independent, but whole replicas are. So the unit is a block: a replica, or a
+long piece of one if there are few. Errors are reliable if blocks are longer than the memory of the dynamics.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-"""Numbers of rows, or of the blocks they belong to."""
+"""Row numbers, or the block number of each row."""
 
 FEWEST_BLOCKS: Final = 10
 """With fewer replicas than this, each is cut into pieces."""
 REPEATS: Final = 200
-"""Of the bootstrap: error bars are then known to 5 %."""
+"""Repeats of the bootstrap: error bars are then known to 5 %."""
 FINITE: Final = 0.95
-"""Share of the repeats that must give a finite number for an error bar."""
+"""Share of the repeats that must be finite for an error bar."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its standard error; NaN where it is not known."""
+    """A number and its standard error; NaN if unknown."""
 
     value: float
     error: float = math.nan
 
     @classmethod
     def read(cls, plain: Mapping[str, Any], value: str = "value", error: str = "error") -> Estimate:
-        """From what JSON holds under these keys: what is missing or null is NaN."""
+        """Read the numbers under these keys of a JSON object; a missing or null number is NaN."""
         found = (plain.get(key) for key in (value, error))
         return Estimate(*(math.nan if number is None else float(number) for number in found))
 
@@ -47,11 +47,11 @@ class Estimate:
         return Estimate(self.value * factor, self.error * abs(factor))
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """The difference of independent numbers."""
+        """Difference of independent numbers."""
         return Estimate(self.value - other.value, math.hypot(self.error, other.error))
 
     def __str__(self) -> str:
-        """Two digits of the error, or four of a value without one; a dash for NaN."""
+        """Two digits of the error, or four digits of a value without error; a dash for NaN."""
         value, error = self.value, self.error
         if math.isnan(value):
             return "–"
@@ -66,13 +66,13 @@ class Estimate:
 
 
 def blocks(replica: ArrayLike) -> Rows:
-    """The block of each row: its replica, or a piece of one, numbered from 0.
+    """The block of each row: its replica, or a piece of it, numbered from 0.
 
-    With fewer than `FEWEST_BLOCKS` replicas, each is cut into so many pieces, equal and in order, that
-    there are at least that many blocks, if there are as many rows.
+    With fewer than `FEWEST_BLOCKS` replicas, each is cut into equal pieces in order, so that there are at
+    least that many blocks (if there are as many rows).
 
     Args:
-        replica: Which of the independent simulations each row belongs to, shape ``(n,)``.
+        replica: The independent simulation that each row belongs to, shape ``(n,)``.
     """
     _, place, counts = np.unique(np.asarray(replica), return_inverse=True, return_counts=True)
     if len(counts) >= FEWEST_BLOCKS or len(counts) == 0:
@@ -85,14 +85,13 @@ def blocks(replica: ArrayLike) -> Rows:
 
 
 def spread(influence: Floats, block: Rows | None = None) -> float:
-    r"""Standard error that follows from influences $\psi_i$: $\sqrt{\sum_b (\sum_{i \in b} \psi_i)^2}$.
+    r"""Standard error from influences $\psi_i$: $\sqrt{\sum_b (\sum_{i \in b} \psi_i)^2}$.
+
+    The variance of $B$ blocks is corrected by $B/(B - 1)$; with fewer than two the error is NaN.
 
     Args:
         influence: First-order change of the estimate with each row, shape ``(n,)``, of sum zero.
         block: The block of each row, for rows that are not independent.
-
-    Returns:
-        The error, with the correction $B/(B - 1)$ of the variance for $B$ blocks; NaN for fewer than two.
     """
     sums = influence if block is None else np.bincount(block, influence)
     n = len(sums)
@@ -100,7 +99,7 @@ def spread(influence: Floats, block: Rows | None = None) -> float:
 
 
 def mean(values: Floats, block: Rows | None = None) -> Estimate:
-    """The mean of values, shape ``(n,)``; NaN without any."""
+    """Mean of values of shape ``(n,)``; NaN if there are none."""
     if len(values) == 0:
         return Estimate(math.nan)
     average = float(values.mean())
@@ -108,10 +107,10 @@ def mean(values: Floats, block: Rows | None = None) -> Estimate:
 
 
 def over_replicas(values: Floats, replica: ArrayLike) -> Estimate:
-    """The mean of values, shape ``(n,)``, with an error from the spread of whole replicas.
+    """Mean of values of shape ``(n,)``, with an error from the spread of whole replicas.
 
-    Replicas are independent of each other, whatever the correlations inside of them. So the error is honest
-    as long as there are several and each is long enough to have forgotten where it started. NaN for one.
+    Replicas are independent, however correlated the frames inside them are. So the error is reliable if there
+    are several and each is long enough to have forgotten its start. It is NaN for a single replica.
     """
     return mean(values, np.unique(np.asarray(replica), return_inverse=True)[1])
 
@@ -119,17 +118,17 @@ def over_replicas(values: Floats, replica: ArrayLike) -> Estimate:
 def bootstrap(
     statistic: Callable[..., ArrayLike], *labels: Rows, seed: int = 0, repeats: int = REPEATS
 ) -> Floats:
-    """Standard errors of a statistic of one or several sets of rows, each resampled on its own.
+    """Standard errors of a statistic of one or more sets of rows, each resampled independently.
 
     Args:
-        statistic: Takes the numbers of the rows to use, an array for each set; gives one number or several.
+        statistic: Takes an array of row numbers for each set and returns one or more numbers.
         *labels: For each set, the block of each row; ``np.arange(n)`` for independent rows.
-        seed: Of the random numbers.
-        repeats: How often to resample.
+        seed: Seed of the random numbers.
+        repeats: Number of resamplings.
 
     Returns:
-        Standard deviations over the repeats, in the shape of the statistic; NaN where fewer than `FINITE` of
-        the repeats gave a finite number.
+        Standard deviations over the repeats, in the shape of the statistic; NaN where less than `FINITE` of
+        the repeats are finite.
     """
     random = np.random.default_rng(seed)
     draws = [_resampler(label) for label in labels]
@@ -137,15 +136,12 @@ def bootstrap(
     finite = np.isfinite(values)
     several = all(len(np.unique(label)) > 1 for label in labels)
     known = several & (finite.sum(0) >= max(2, FINITE * repeats))
-    errors = np.full(values.shape[1:], np.nan)
-    if np.any(known):
-        found = np.ma.masked_array(values, ~finite).std(axis=0, ddof=1)
-        errors = np.where(known, np.ma.filled(found, np.nan), np.nan)
-    return errors
+    found = np.ma.masked_array(values, ~finite).std(axis=0, ddof=1)
+    return np.where(known, np.ma.filled(found, np.nan), np.nan)
 
 
 def _resampler(label: Rows) -> Callable[[np.random.Generator], Rows]:
-    """A function that draws blocks with replacement, as many as there are, and gives their rows."""
+    """A function that draws as many blocks as there are, with replacement, and returns their rows."""
     _, place, counts = np.unique(label, return_inverse=True, return_counts=True)
     n = len(counts)
     if n == len(label):

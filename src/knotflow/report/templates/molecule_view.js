@@ -11,7 +11,7 @@
   const color = (i) => COLORS[data.elements[i]] || "#c77fd1";
   const radius = (i) => (data.elements[i] === "H" ? 24 : 38); // in pm
   let turn = [1, 0, 0, 0, 1, 0, 0, 0, 1], zoom = 1, frame = 0, timer = 0, waiting = false;
-  const reaches = []; // of the farthest atom from the middle, in each structure
+  const reaches = []; // distance of the farthest atom from the centre, in each structure
   for (let f = 0; f < data.frames; f++) {
     const far = [...Array(n).keys()].map((i) => Math.hypot(...whole.slice(3 * (n * f + i), 3 * (n * f + i) + 3)));
     reaches.push(Math.max(...far));
@@ -23,7 +23,7 @@
     for (let i = 0; i < n; i++) {
       const [x, y, z] = [0, 1, 2].map((a) => whole[3 * (n * f + i) + a]);
       const [u, v, w] = [0, 3, 6].map((r) => turn[r] * x + turn[r + 1] * y + turn[r + 2] * z);
-      const near = (scale * far) / Math.max(far - w, far / 9); // what is closer is larger
+      const near = (scale * far) / Math.max(far - w, far / 9); // closer atoms are larger
       points.push({ x: cx + u * near, y: cy - v * near, z: w, size: near });
     }
     return points;
@@ -38,7 +38,7 @@
     pen.stroke();
   };
 
-  // A bond begins where it leaves the ball, so that it does not hide its letter.
+  // A bond begins at the surface of the ball, so that it does not hide its letter.
   const bondHalves = (points, [i, j]) => {
     const [a, b] = [points[i], points[j]], scale = (a.size + b.size) / 2;
     const length = Math.hypot(a.x - b.x, a.y - b.y, (a.z - b.z) * scale) / scale || 1;
@@ -65,7 +65,7 @@
     pen.arc(p.x, p.y, r, 0, 2 * Math.PI);
     pen.fill();
     pen.stroke();
-    if (data.elements[i] !== "H" && r > 7) { // elements are told by letters, too
+    if (data.elements[i] !== "H" && r > 7) { // letters tell elements apart, not only colours
       pen.fillStyle = "#10151a";
       pen.font = `600 ${Math.round(r)}px system-ui, sans-serif`;
       pen.fillText(data.elements[i], p.x, p.y + r / 16);
@@ -152,7 +152,7 @@
     canvas.addEventListener(end, (e) => fingers.delete(e.pointerId));
   }
   canvas.addEventListener("wheel", (e) => {
-    if (document.activeElement !== canvas) return; // the page scrolls, until one has clicked
+    if (document.activeElement !== canvas) return; // until a click, the wheel scrolls the page
     e.preventDefault();
     magnify(Math.exp(-e.deltaY / 500));
   }, { passive: false });
