@@ -72,25 +72,14 @@ main()
 
 
 def test_reproduce_refuses_a_folder_of_another_seed(tmp_path: Path) -> None:
-    arguments = [
-        "reproduce",
-        "toy2d",
-        "--scale",
-        "smoke",
-        "--model",
-        "bspline",
-        "--domain",
-        "interval",
-        "--out",
-        "x",
-    ]
+    arguments = "reproduce toy2d --scale smoke --model bspline --domain interval --out x".split()
     first = run(tmp_path, *arguments)
     assert first.returncode == 0, first.stderr
     assert "figure1.png" in {path.name for path in (tmp_path / "x").iterdir()}
     before = (tmp_path / "x" / "results.json").read_bytes()
     second = run(tmp_path, *arguments, "--seed", "1")
     assert second.returncode == 2
-    assert "holds a run made with data" in " ".join(second.stderr.split())
+    assert "holds a run made with training.seed 0" in " ".join(second.stderr.split())
     assert (tmp_path / "x" / "results.json").read_bytes() == before
 
 

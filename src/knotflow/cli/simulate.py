@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -19,21 +18,7 @@ if TYPE_CHECKING:
     from knotflow.simulation.run import Simulation
 
 
-class Engine(StrEnum):
-    """What computes the forces."""
-
-    openmm = "openmm"
-    torch = "torch"
-
-
-class Method(StrEnum):
-    """How to sample."""
-
-    langevin = "langevin"
-    tempering = "tempering"
-
-
-DEFAULT_REPLICAS = {Engine.openmm: 8, Engine.torch: 512}
+DEFAULT_REPLICAS = {"openmm": 8, "torch": 512}
 
 
 def simulate(
@@ -44,47 +29,51 @@ def simulate(
     molecule: options.MoleculeOption = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
-    solvent: options.SolventOption = options.SolventName.obc,
+    solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
     engine: Annotated[
-        Engine,
+        Literal["openmm", "torch"],
         typer.Option(
             help="openmm: one replica at a time on each core; torch: hundreds at once, several times faster."
         ),
-    ] = Engine.openmm,
+    ] = "openmm",
     method: Annotated[
-        Method,
+        Literal["langevin", "tempering"],
         typer.Option(
             help="langevin: one temperature; tempering: exchange with hotter copies, to cross barriers."
         ),
-    ] = Method.langevin,
+    ] = "langevin",
     nanoseconds: Annotated[
         float,
-        typer.Option("--ns", help="Total sampling time of all replicas, at the target temperature."),
+        typer.Option(
+            "--ns", help="Nanoseconds of sampling at the target temperature, all replicas together."
+        ),
     ] = 8.0,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Independent simulations; by default 8 (openmm) or 512 (torch).")
+        int | None,
+        typer.Option(min=1, help="Number of independent simulations; by default 8 (openmm) or 512 (torch)."),
     ] = None,
     every: Annotated[float, typer.Option(help="Picoseconds between saved frames of a replica.")] = 1.0,
     equilibration: Annotated[
-        float, typer.Option(help="Picoseconds that each replica runs before its first saved frame.")
+        float, typer.Option(help="Picoseconds before the first saved frame of a replica.")
     ] = 20.0,
     highest: Annotated[float, typer.Option(help="Highest temperature for tempering, in kelvin.")] = 1000.0,
     seed: SeedOption = 0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one per core, or one if there is a GPU.")
+        int | None,
+        typer.Option(min=1, help="Number of processes; by default one per core, or one if there is a GPU."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Simulate a molecule: positions, forces and energies go into one HDF5 file.
+    """Simulate a molecule and write positions, forces and energies to one HDF5 file.
 
     Replicas first run for a short time at twice the temperature, to spread over different basins, and are
-    then equilibrated. If the run is stopped, the same command continues it; a larger --ns extends a finished
-    file. MDTraj reads the file: mdtraj.load("data/simulation.h5"). All settings are saved in a .toml file
-    beside it, for --config.
+    then equilibrated. A stopped run is continued by the same command; a larger --ns extends a finished file.
+    MDTraj reads the file: mdtraj.load("data/simulation.h5"). All settings are saved in a .toml file beside
+    it, for --config.
 
     Examples:
         knotflow simulate --out data/ala2.h5 --ns 8
@@ -111,8 +100,8 @@ def simulate(
         )
     plan = SimulationPlan.parse(
         {
-            "engine": engine.value,
-            "method": method.value,
+            "engine": engine,
+            "method": method,
             "replicas": replicas,
             "frames": frames,
             "interval": interval,
