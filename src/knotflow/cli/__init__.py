@@ -1,4 +1,4 @@
-"""The command line: ``knotflow --help``."""
+"""The command line ``knotflow``: one file per command."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; errors of the user end in one sentence and exit status 2."""
+    """Run the command line; user errors end in one sentence and exit status 2."""
     try:
         app()
     except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
