@@ -30,7 +30,6 @@ from knotflow.workers import WorkerError
 
 app = typer.Typer(
     name="knotflow",
-    help="Smooth normalizing flows for physics.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file, results_folder
-from knotflow.cli.options import AllFramesOption, CompileOption, SeedOption
+from knotflow.cli.options import AllFramesOption, CompileOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import AGAIN, working
 from knotflow.cli.settings import ConfigOption, kept
@@ -100,27 +100,10 @@ def dynamics(
     from knotflow.dynamics import DynamicsConfig
 
     output = Output(as_json=as_json, quiet=quiet)
-    plan = DynamicsConfig.parse(
-        {
-            "replicas": replicas,
-            "dt": dt / 1000,
-            "equilibration": equilibration,
-            "production": production,
-            "friction": friction,
-            "every": every,
-            "seed": seed,
-        }
-    )
+    plan = from_options(ctx, DynamicsConfig, dt=dt / 1000)
     with kept(ctx, folder / "dynamics.toml"):
         record, system = run_protocol(
-            path,
-            data,
-            folder,
-            plan,
-            true=true,
-            all_frames=all_frames,
-            compile=compile,
-            output=output,
+            path, data, folder, plan, true=true, all_frames=all_frames, compile=compile, output=output
         )
     if trajectory is not None:
         _write_trajectory(record, system, trajectory)

@@ -27,8 +27,7 @@ def evaluate(
     samples: DrawnOption = 10_000,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File for all numbers; by default metrics.json beside the model."),
+        Path | None, typer.Option(help="File for all numbers; by default metrics.json beside the model.")
     ] = None,
     all_frames: AllFramesOption = False,
     float64: Float64Option = False,

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file
-from knotflow.cli.options import Float64Option, SamplesOption, SeedOption
+from knotflow.cli.options import Float64Option, SamplesOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, keep
@@ -32,8 +32,7 @@ ChainsOption = Annotated[
     int, typer.Option(min=1, help="Number of chains, which run together; their spread gives the error bars.")
 ]
 BurnInOption = Annotated[
-    int,
-    typer.Option(min=0, help="Cycles before the first sample, for chains to forget where they started."),
+    int, typer.Option(min=0, help="Cycles before the first sample, for chains to forget where they started.")
 ]
 EveryOption = Annotated[
     int, typer.Option("--every", "--thin", min=1, help="Cycles between kept samples of a chain.")
@@ -56,7 +55,7 @@ def exact(
     every: EveryOption = 10,
     flow_moves: Annotated[int, typer.Option(min=0, help="Flow proposals per cycle.")] = 4,
     hmc_moves: Annotated[int, typer.Option(min=0, help="Short trajectories per cycle.")] = 1,
-    hmc_steps: Annotated[int, typer.Option(min=1, help="Time steps per trajectory.")] = 20,
+    md_steps: Annotated[int, typer.Option("--hmc-steps", min=1, help="Time steps per trajectory.")] = 20,
     dt: Annotated[
         float, typer.Option(help="Time step in fs; the longer, the fewer trajectories are accepted.")
     ] = 1.0,
@@ -91,17 +90,7 @@ def exact(
         raise ValueError(f"--dt must be a positive number of femtoseconds, got {dt:g}.")
     if flow_moves + hmc_moves == 0:
         raise ValueError("a cycle needs at least one move: raise --flow-moves or --hmc-moves.")
-    plan = ExactPlan(
-        chains=chains,
-        rows=math.ceil(samples / chains),
-        burn_in=burn_in,
-        every=every,
-        flow_moves=flow_moves,
-        hmc_moves=hmc_moves,
-        md_steps=hmc_steps,
-        time_step=dt / 1000,
-        seed=seed,
-    )
+    plan = from_options(ctx, ExactPlan, rows=math.ceil(samples / chains), time_step=dt / 1000)
     file = out.with_suffix(".h5")
     files = list(dict.fromkeys([*output_files(out), file]))
     if out != file and not file.exists():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+if TYPE_CHECKING:
+    from knotflow.config import Config
+
+C = TypeVar("C", bound="Config")
 Scale = Literal["smoke", "small", "paper"]
 """How much work to do."""
 ShortScale = Literal["smoke", "small"]
@@ -29,8 +33,7 @@ Float64Option = Annotated[bool, typer.Option("--float64", help="Compute in doubl
 SamplesOption = Annotated[int, typer.Option("-n", "--samples", min=1, help="Total number of samples.")]
 DrawnOption = Annotated[int, typer.Option("--samples", min=2, help="Number of samples to draw.")]
 AllFramesOption = Annotated[
-    bool,
-    typer.Option("--all-frames", help="Use all frames of DATA, even those the model was trained on."),
+    bool, typer.Option("--all-frames", help="Use all frames of DATA, even those the model was trained on.")
 ]
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
@@ -52,6 +55,12 @@ AlanineOption = Annotated[
 def results_option(name: str) -> Any:
     """The option for a folder of results whose default name has a command and its scale."""
     return typer.Option(help=f"Folder for the results; by default runs/{name}-SCALE.")
+
+
+def from_options(ctx: typer.Context, config: type[C], **others: Any) -> C:
+    """A configuration from the options of a command that have the names of its fields, and other values."""
+    options = {name: ctx.params[name] for name in config.model_fields if name in ctx.params}
+    return config.parse({**options, **others})
 
 
 def check_h5(out: Path) -> None:

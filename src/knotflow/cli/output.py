@@ -42,6 +42,7 @@ class Output:
         self.as_json = as_json
         self.results = Console(quiet=as_json or quiet)
         """Tables and sentences, to standard output."""
+        # A console that is no terminal shows no bars.
         self.progress = Console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
         """Bars, and lines where there is no terminal, to standard error."""
 

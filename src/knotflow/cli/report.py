@@ -24,8 +24,7 @@ def report(
     samples: DrawnOption = 10_000,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The page to write; by default report.html beside the model."),
+        Path | None, typer.Option(help="The page to write; by default report.html beside the model.")
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from knotflow.cli.model import TransformName
-from knotflow.cli.options import SeedOption
+from knotflow.cli.options import SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
@@ -58,11 +58,12 @@ def train(
         ),
     ] = False,
     epochs: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Passes through the data; by default set by the preset."),
+        float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Frames per step.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.0, help="Largest learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch", min=1, help="Frames per step.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--rate", min=0.0, help="Largest learning rate.")
+    ] = None,
     zmatrix: Annotated[
         Literal["bonds", "paper"] | None,
         typer.Option(
@@ -72,8 +73,7 @@ def train(
     ] = None,
     seed: SeedOption = 0,
     compile: Annotated[
-        bool,
-        typer.Option("--compile", help="For GPUs: compile the loss; takes minutes at the start."),
+        bool, typer.Option("--compile", help="For GPUs: compile the loss; takes minutes at the start.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -97,23 +97,7 @@ def train(
     from knotflow.energies import force_field
     from knotflow.training.molecules import MoleculeTraining, train_generator
 
-    choice = MoleculeTraining.parse(
-        {
-            "preset": preset,
-            "transform": transform,
-            "order": order,
-            "bins": bins,
-            "forces": forces,
-            "reverse_kl": reverse_kl,
-            "own_samples": own_samples,
-            "epochs": epochs,
-            "batch_size": batch,
-            "learning_rate": rate,
-            "zmatrix": zmatrix,
-            "seed": seed,
-            "compile": compile,
-        }
-    )
+    choice = from_options(ctx, MoleculeTraining)
     output = Output(as_json=as_json, quiet=quiet)
     with kept(ctx, out / "train.toml"), working(output) as progress:
         train_generator(data, out, choice, energy=force_field, progress=progress)

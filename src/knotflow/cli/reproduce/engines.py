@@ -17,8 +17,7 @@ from knotflow.cli.settings import ConfigOption, kept
 def engines(
     ctx: typer.Context,
     scale: Annotated[
-        ShortScale,
-        typer.Option(help="smoke: a minute or two, to see that it works; small: most of an hour."),
+        ShortScale, typer.Option(help="smoke: a minute or two, to see that it works; small: most of an hour.")
     ] = "small",
     reference: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from knotflow.cli.exact import BurnInOption, ChainsOption, EveryOption, memory_table
 from knotflow.cli.model import ModelArgument, model_file
-from knotflow.cli.options import SamplesOption, SeedOption
+from knotflow.cli.options import SamplesOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
@@ -46,8 +46,7 @@ def exact(
     from knotflow.dynamics.chain_run import ExactPlan
     from knotflow.paper import chains_against_md as experiment
 
-    rows = math.ceil(samples / chains)
-    plan = ExactPlan.parse({"chains": chains, "rows": rows, "burn_in": burn_in, "every": every, "seed": seed})
+    plan = from_options(ctx, ExactPlan, rows=math.ceil(samples / chains))
     output = Output(as_json=as_json, quiet=quiet)
     with kept(ctx, out / "exact.toml"), working(output) as progress:
         result = experiment.run(model_file(model), data, out, plan, progress=progress)
