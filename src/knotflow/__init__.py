@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from knotflow.dynamics.openmm_bridge import openmm_force
     from knotflow.flows import Conditioner, Coupling, Flow, FlowConfig, load, save
     from knotflow.flows.boltzmann import BoltzmannGenerator
+    from knotflow.training import fit
     from knotflow.transforms import (
         Affine,
         BSpline,
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
         Slopes,
         Transform,
     )
+    from knotflow.workflows.evaluation import evaluate
+    from knotflow.workflows.report import write_report
+    from knotflow.workflows.sampling import sample
+    from knotflow.workflows.simulation import simulate
+    from knotflow.workflows.training import train
 
 __all__ = [
     "Affine",
@@ -45,9 +51,15 @@ __all__ = [
     "Transform",
     "__version__",
     "ase_calculator",
+    "evaluate",
+    "fit",
     "load",
     "openmm_force",
+    "sample",
     "save",
+    "simulate",
+    "train",
+    "write_report",
 ]
 
 __getattr__, __dir__ = lazy_names(

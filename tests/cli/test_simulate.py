@@ -72,8 +72,8 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     [
         (["--ns", "0.001"], "at least one frame of 1 ps, 0.008 ns in all, got 0.001"),
         (["--ns", "nan"], "at least one frame"),
-        (["--every", "0.0015"], "--every must be a positive multiple of the step, 1 fs"),
-        (["--equilibration", "-1"], "--equilibration must be a positive multiple of the step"),
+        (["--every", "0.0015"], "every must be a positive multiple of the step, 1 fs"),
+        (["--equilibration", "-1"], "equilibration must be a positive multiple of the step"),
         (["--out", "a.dcd"], "--out must be a file ending in .h5, got 'a.dcd'"),
         (["--molecule", "none.pdb"], "none.pdb"),
         (["--peptide", "AXA"], "X"),

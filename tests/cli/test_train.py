@@ -137,7 +137,7 @@ def test_a_stopped_run_goes_on(run_here, data: Path, monkeypatch: pytest.MonkeyP
     before = Path("parts/train.toml").read_text()
     assert before == Path("whole/train.toml").read_text().replace('"whole"', '"parts"')
     status, said = run_here("train", "--config", "parts/train.toml", "--seed", "1")
-    assert status == 2 and "training.seed (0 there, 1 here)" in said
+    assert status == 2 and "made with training.seed 0, but you asked for" in said
     assert Path("parts/train.toml").read_text() == before
 
 

@@ -92,7 +92,9 @@ def energy() -> OpenMMEnergy:
 @pytest.fixture(scope="module")
 def written(run: Path, energy) -> Written:
     data = run.parent.parent / "ala2.h5"
-    return write_report(run / "model.safetensors", energy, run / "report.html", data=data, samples=300)
+    return write_report(
+        run / "model.safetensors", out=run / "report.html", energy=energy, data=data, samples=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: P
         return sample(self, n, **options)
 
     monkeypatch.setattr(BoltzmannGenerator, "sample_and_log_prob", counted)
-    write_report(model, energy, tmp_path / "page.html", folder=tmp_path, data=data, samples=300)
+    write_report(model, out=tmp_path / "page.html", energy=energy, folder=tmp_path, data=data, samples=300)
     assert sum(drawn) == 300
     first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
     found = evaluate(
@@ -240,7 +242,9 @@ def test_numbers_are_made_anew_when_something_has_changed(tmp_path: Path, monkey
         def progress(doing: str, done: float, total: float, note: str = "") -> None:
             said.append(doing)
 
-        written = write_report(model, energy, tmp_path / "page.html", data=data, progress=progress, **options)
+        written = write_report(
+            model, out=tmp_path / "page.html", energy=energy, data=data, progress=progress, **options
+        )
         again = "distances and error bars" in said
         assert (written.metrics == tmp_path / "metrics.json") is again
         page = Reader(written.page.read_text(encoding="utf-8"))
@@ -266,7 +270,7 @@ def test_without_data_and_run_the_page_has_what_there_is(
     monkeypatch.setattr(generator_page, "SHOWN", 2)
     model = tmp_path / "mine.safetensors"
     model.write_bytes((run / "model.safetensors").read_bytes())
-    found = write_report(model, energy, tmp_path / "new" / "page.html", samples=60, seed=2)
+    found = write_report(model, out=tmp_path / "new" / "page.html", energy=energy, samples=60, seed=2)
     page = Reader(found.page.read_text(encoding="utf-8"))
     text = " ".join(page.text)
     assert page.headings == [heading for heading in HEADINGS if "in numbers" not in heading]
@@ -290,7 +294,7 @@ def test_molecules_without_phi_and_psi(tmp_path: Path) -> None:
     data, model = chain_data(tmp_path / "chain.h5", n=200), tmp_path / "chain.safetensors"
     chain_generator().save(model)
     with OpenMMEnergy(chain(), workers=1) as energy:
-        found = write_report(model, energy, tmp_path / "page.html", data=data, samples=200)
+        found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=200)
     page = Reader(found.page.read_text(encoding="utf-8"))
     text = " ".join(page.text)
     assert (
@@ -344,7 +348,7 @@ def test_an_old_page_stays_if_something_fails(run: Path, energy, tmp_path: Path)
     page.write_text("old")
     other = chain_data(tmp_path / "chain.h5", n=10, replicas=1)
     with pytest.raises(ValueError, match="the model is of ala2 with 22 atoms"):
-        write_report(run / "model.safetensors", energy, page, data=other, samples=10)
+        write_report(run / "model.safetensors", out=page, energy=energy, data=other, samples=10)
     assert page.read_text() == "old"
 
 

@@ -40,33 +40,17 @@ ModelArgument = Annotated[
 
 
 def model_file(model: Path) -> Path:
-    """The model file that the argument means: itself, that of a run folder, or one of the package.
+    """The model file that a user means, see `knotflow.workflows.models`."""
+    from knotflow.workflows import models
 
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    from knotflow.flows.pretrained import pretrained_file, pretrained_names
-
-    path = model / "model.safetensors" if model.is_dir() else model
-    if path.is_file():
-        return path
-    if model.is_dir():
-        raise FileNotFoundError(
-            f"there is no model.safetensors in {model}; a training writes it at its end: let it finish, or "
-            "give another folder or file."
-        )
-    if str(model) in pretrained_names():
-        return pretrained_file(str(model))
-    raise FileNotFoundError(
-        f"there is no model file {model}; models that come with knotflow: {', '.join(pretrained_names())}."
-    )
+    return models.model_file(model)
 
 
-def results_folder(path: Path) -> Path:
-    """Where results about a model go: beside it, or to ``runs`` for a model of the package."""
-    from knotflow.flows.pretrained import FOLDER
+def results_folder(model: Path) -> Path:
+    """The folder for results about a model file, see `knotflow.workflows.models`."""
+    from knotflow.workflows import models
 
-    return Path("runs") / path.stem if path.parent == FOLDER else path.parent
+    return models.results_folder(model)
 
 
 def results_file(path: Path, out: Path | None, name: str) -> Path:

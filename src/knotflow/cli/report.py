@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from knotflow.cli.model import ModelArgument, model_file, results_file, results_folder
+from knotflow.cli.model import ModelArgument, model_file, results_file
 from knotflow.cli.options import DrawnOption, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -43,42 +43,23 @@ def report(
 
         knotflow report ala2.safetensors --samples 2000 --out ala2.html
     """
-    from knotflow.energies import force_field
-    from knotflow.flows.io import notes
-    from knotflow.molecules.system import MolecularSystem
-    from knotflow.workflows.report import find_data, write_report
+    from knotflow.workflows.report import write_report
 
     path = model_file(model)
     target = results_file(path, out, "report.html")
-    molecule = notes(path).get("molecule")
-    if molecule is None:
-        raise ValueError(f"{path} holds a flow without a molecule; give a Boltzmann generator.")
-    source = find_data(path) if data is None else data
     output = Output(as_json=as_json, quiet=quiet)
-    with (
-        force_field(MolecularSystem.parse(molecule), evaluations=samples) as energy,
-        working(output, f"{target} was not written.") as progress,
-    ):
-        written = write_report(
-            path,
-            energy,
-            target,
-            folder=results_folder(path),
-            data=source,
-            samples=samples,
-            seed=seed,
-            progress=progress,
-        )
+    with working(output, f"{target} was not written.") as progress:
+        written = write_report(path, data, target, samples=samples, seed=seed, progress=progress)
     output.document(
-        {"page": written.page, "data": source, "metrics": written.metrics, "verdicts": written.verdicts}
+        {"page": written.page, "data": written.data, "metrics": written.metrics, "verdicts": written.verdicts}
     )
     say = output.say
     for verdict in written.verdicts:
         say(f"{verdict.subject}: {verdict}.")
-    if source is None:
+    if written.data is None:
         say(f"No data: give a trajectory to compare with, as in `knotflow report {model} DATA.h5`.")
     elif data is None:
-        say(f"Training data: {source}")
+        say(f"Training data: {written.data}")
     if written.metrics is not None:
         say(f"All numbers: {written.metrics}")
     say(f"Page: {written.page}")

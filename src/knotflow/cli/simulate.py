@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from knotflow.simulation.run import Simulation
 
 
-DEFAULT_REPLICAS = {"openmm": 8, "torch": 512}
-
-
 def simulate(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="The HDF5 file to write; an unfinished one is continued.")] = Path(
@@ -86,29 +83,18 @@ def simulate(
 
         knotflow simulate --config data/ala2.h5.toml --ns 16
     """
-    from knotflow.simulation.engines import STEP
     from knotflow.simulation.run import Simulation, SimulationPlan
 
     output = Output(as_json=as_json, quiet=quiet)
-    replicas = replicas or DEFAULT_REPLICAS[engine]
-    interval = _steps("--every", every, STEP)
-    frames = round(nanoseconds * 1000 / (interval * STEP * replicas)) if nanoseconds > 0 else 0
-    if frames < 1:
-        raise ValueError(
-            f"--ns must give each of {replicas} replicas at least one frame of {every:g} ps, "
-            f"{replicas * every / 1000:g} ns in all, got {nanoseconds:g}; raise it, or lower --replicas."
-        )
-    plan = SimulationPlan.parse(
-        {
-            "engine": engine,
-            "method": method,
-            "replicas": replicas,
-            "frames": frames,
-            "interval": interval,
-            "equilibration": _steps("--equilibration", equilibration, STEP),
-            "highest_temperature": highest,
-            "seed": seed,
-        }
+    plan = SimulationPlan.of_times(
+        nanoseconds,
+        every=every,
+        equilibration=equilibration,
+        engine=engine,
+        replicas=replicas,
+        method=method,
+        highest_temperature=highest,
+        seed=seed,
     )
     check_h5(out)
     system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
@@ -117,20 +103,11 @@ def simulate(
     _announce(output, simulation)
 
     def stopped() -> str:
-        return f"{simulation.state.frames * replicas:,} frames are in {out}; {AGAIN}"
+        return f"{simulation.state.frames * plan.replicas:,} frames are in {out}; {AGAIN}"
 
     with working(output, stopped) as progress:
         simulation.run(progress)
     _report(output, simulation)
-
-
-def _steps(option: str, picoseconds: float, step: float) -> int:
-    steps = round(picoseconds / step) if picoseconds > 0 else 0
-    if steps < 1 or abs(steps * step - picoseconds) > 1e-9 * picoseconds:
-        raise ValueError(
-            f"{option} must be a positive multiple of the step, {step * 1000:g} fs, got {picoseconds:g} ps."
-        )
-    return steps
 
 
 def _announce(output: Output, simulation: Simulation) -> None:

@@ -34,6 +34,7 @@ SPREAD_RATIO: Final = 2.0
 EXCHANGE_STEPS: Final = 250
 """Steps between attempts to exchange temperatures, unless frames are kept more often."""
 
+USUAL_REPLICAS: Final = {"openmm": 8, "torch": 512}
 TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
 """Steps of all walkers in a task for 22 atoms, some seconds of work; larger molecules get fewer."""
 
@@ -74,6 +75,41 @@ class SimulationPlan(Config):
             )
         return self
 
+    @classmethod
+    def of_times(
+        cls,
+        ns: float,
+        *,
+        every: float = 1.0,
+        equilibration: float = 20.0,
+        engine: EngineName = "openmm",
+        replicas: int | None = None,
+        **more: Any,
+    ) -> SimulationPlan:
+        """A plan by times instead of steps.
+
+        Args:
+            ns: Total sampling time of all replicas, in nanoseconds.
+            every: Picoseconds between saved frames of a replica.
+            equilibration: Picoseconds that each replica runs before its first saved frame.
+            engine: See `SimulationPlan`.
+            replicas: Independent simulations; None: 8 with OpenMM, 512 with torch.
+            **more: Other fields of `SimulationPlan`.
+
+        Raises:
+            ValueError: if a time does not fit the step of 1 fs, or is too short for a frame of each replica.
+        """
+        replicas = replicas or USUAL_REPLICAS.get(engine, 1)
+        interval = _steps("every", every)
+        frames = round(ns * 1000 / (interval * STEP * replicas)) if ns > 0 else 0
+        if frames < 1:
+            raise ValueError(
+                f"ns must give each of {replicas} replicas at least one frame of {every:g} ps, "
+                f"{replicas * every / 1000:g} ns in all, got {ns:g}; raise it, or use fewer replicas."
+            )
+        steps = {"interval": interval, "equilibration": _steps("equilibration", equilibration)}
+        return cls.parse({"engine": engine, "replicas": replicas, "frames": frames, **steps, **more})
+
     def ladder(self, system: MolecularSystem) -> tuple[float, ...]:
         """Temperatures in K, the target's first."""
         if self.method == "langevin":
@@ -83,6 +119,15 @@ class SimulationPlan(Config):
     def fixed(self) -> dict[str, Any]:
         """What must stay the same when a run is continued."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
+
+
+def _steps(name: str, picoseconds: float) -> int:
+    steps = round(picoseconds / STEP) if picoseconds > 0 else 0
+    if steps < 1 or abs(steps * STEP - picoseconds) > 1e-9 * picoseconds:
+        raise ValueError(
+            f"{name} must be a positive multiple of the step, {STEP * 1000:g} fs, got {picoseconds:g} ps."
+        )
+    return steps
 
 
 SUMS: Final = ("tried", "accepted", "temperatures")

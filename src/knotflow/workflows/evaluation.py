@@ -14,6 +14,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.workflows.models import model_file
 
 
 def evaluate(
@@ -33,7 +34,7 @@ def evaluate(
     """Compare a model with data of its molecule and with the force field.
 
     Args:
-        model: The model file.
+        model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
         data: A trajectory of the same molecule. If the model was trained on it, only frames that were held
             back are used. Without data, the measures are those that samples alone can tell.
         out: A file for all numbers, such as ``metrics.json``; None: they are not written.
@@ -51,14 +52,15 @@ def evaluate(
         ValueError: if the data are of another molecule, temperature or force field, or without frames.
         OSError: if a file is missing or damaged.
     """
-    generator = BoltzmannGenerator.load(model)
+    path = model_file(model)
+    generator = BoltzmannGenerator.load(path)
     if float64:
         generator.double()
     system = MolecularSystem.parse(generator.molecule)
-    split = None if all_frames else notes(model).get("split")
+    split = None if all_frames else notes(path).get("split")
     chosen = force_field(system, evaluations=samples, workers=workers) if energy is None else energy
     with chosen if energy is None else nullcontext(chosen) as field:
         found = measure(generator, data, field, split=split, samples=samples, seed=seed, progress=progress)
     if out is not None:
-        found.write(Path(out), Path(model), **(more or {}))
+        found.write(Path(out), path, **(more or {}))
     return found

@@ -256,7 +256,13 @@ class Quickstart:
         n, workers = self.scale.samples, self.scale.workers
         with force_field(system, evaluations=n, workers=workers) as energy:
             write_report(
-                self.model, energy, self.page, data=self.data, samples=n, seed=self.seed, progress=progress
+                self.model,
+                self.data,
+                self.page,
+                samples=n,
+                seed=self.seed,
+                energy=energy,
+                progress=progress,
             )
         note = f"{NOTE}{json.dumps(self._page_inputs())} -->\n"
         write_atomically(self.page, self.page.read_bytes() + note.encode())

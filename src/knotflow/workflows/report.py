@@ -21,17 +21,19 @@ from knotflow.analysis.frame_table import (
 )
 from knotflow.analysis.learned_maps import LearnedMap, learned_maps
 from knotflow.dynamics.record import Record
-from knotflow.energies.energy import MolecularEnergy
+from knotflow.energies import MolecularEnergy, force_field
 from knotflow.extras import need
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint
 from knotflow.log_file import read_log
+from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.report.curve_plots import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
 from knotflow.report.verdicts import Verdict
 from knotflow.storage import trajectory
+from knotflow.workflows.models import model_file, results_folder
 
 METRICS: Final = "metrics.json"
 RUN_MODEL: Final = "model.safetensors"
@@ -43,37 +45,40 @@ class Written:
     """What was made."""
 
     page: Path
+    data: Path | None
+    """The trajectory that the model was compared with, if there was one."""
     verdicts: list[Verdict]
     metrics: Path | None
     """Where numbers were written, if they had to be computed."""
 
 
 def write_report(
-    model: Path,
-    energy: MolecularEnergy,
-    out: Path,
+    model: str | Path,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
     *,
-    folder: Path | None = None,
-    data: Path | None = None,
     samples: int = 10_000,
     seed: int = 0,
+    folder: Path | None = None,
+    energy: MolecularEnergy | None = None,
     progress: Progress = silent,
 ) -> Written:
-    """Evaluate a model, unless that has been done, and write the page.
+    """Write one page about a Boltzmann generator, evaluating it first unless that has been done.
 
-    Numbers are those of ``metrics.json`` in the folder, if they are of the same model, data, samples, seed,
-    precision, force field and version. Otherwise the model is evaluated, and they are written there.
+    The numbers are those of ``metrics.json`` in the folder, if they are of the same model, data, samples,
+    seed, precision, force field and version. Otherwise the model is evaluated, and they are written there.
 
     Args:
-        model: The model file.
-        energy: The force field of the molecule.
-        out: The page.
-        folder: What else is known of the model: ``metrics.json``, ``dynamics/record.npz`` and, of a run,
-            ``log.csv`` and ``config.json``. By default that of the model.
-        data: A trajectory of the molecule. Without, the page shows what samples alone tell, or the
-            numbers of an earlier evaluation of the same samples on any data.
-        samples: How many to draw.
-        seed: Of samples and error bars.
+        model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
+        data: A trajectory of the molecule; None: the training data, if `find_data` finds them. Without any,
+            the page shows what samples alone tell, or the numbers of an earlier evaluation of the same
+            samples on any data.
+        out: The page; None: ``report.html`` in the folder.
+        samples: How many samples to draw.
+        seed: Seed of samples and error bars.
+        folder: Where ``metrics.json``, ``dynamics/record.npz`` and, of a run, ``log.csv`` and
+            ``config.json`` are; None: the folder of the model.
+        energy: The force field; None: that of the molecule, by OpenMM or, for very many samples, in torch.
         progress: Called with the progress.
 
     Raises:
@@ -82,8 +87,30 @@ def write_report(
         OSError: if a file is missing or damaged.
     """
     need("reports", "analysis", "plot")
+    path = model_file(model)
+    molecule = notes(path).get("molecule")
+    if molecule is None:
+        raise ValueError(f"{path} holds a flow without a molecule; give a Boltzmann generator.")
+    folder = folder or results_folder(path)
+    source = find_data(path) if data is None else Path(data)
+    page = folder / "report.html" if out is None else Path(out)
+    if energy is not None:
+        return _write(path, source, page, folder, samples, seed, energy, progress)
+    with force_field(MolecularSystem.parse(molecule), evaluations=samples) as chosen:
+        return _write(path, source, page, folder, samples, seed, chosen, progress)
+
+
+def _write(
+    model: Path,
+    data: Path | None,
+    out: Path,
+    folder: Path,
+    samples: int,
+    seed: int,
+    energy: MolecularEnergy,
+    progress: Progress,
+) -> Written:
     generator, split = BoltzmannGenerator.load(model), notes(model).get("split")
-    folder = folder or model.parent
     file, written = folder / METRICS, None
     inputs = evaluation_inputs(model, data, samples=samples, seed=seed, energy=energy)
     if is_evaluation_of(file, inputs):
@@ -98,7 +125,7 @@ def write_report(
         if data is not None:
             metrics, written = found.write(file, model), file
     shown = None if frames is None else frames.pictured()
-    report = GeneratorReport(
+    content = GeneratorReport(
         model=model.name if model.name != RUN_MODEL else f"{model.parent.name or '.'}/{model.name}",
         molecule=generator.molecule,
         coordinates=generator.coordinates.atoms,
@@ -110,9 +137,9 @@ def write_report(
         **_beside(model, folder),
     )
     progress("pictures", 0, 1)
-    write_generator_page(report, out)
+    write_generator_page(content, out)
     progress("pictures", 1, 1)
-    return Written(out, report.verdicts, written)
+    return Written(out, data, content.verdicts, written)
 
 
 def find_data(model: Path) -> Path | None:

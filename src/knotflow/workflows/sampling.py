@@ -21,6 +21,7 @@ from knotflow.progress import Progress, silent
 from knotflow.statistics.weights import RunningShare
 from knotflow.storage.samples import Samples, SampleWriter, check_free, read_samples
 from knotflow.version import __version__
+from knotflow.workflows.models import model_file
 
 Piece = tuple[Tensor, Tensor, Tensor | None]
 """Positions in nm, log-densities and reduced energies."""
@@ -60,7 +61,7 @@ def sample(
     another sequence.
 
     Args:
-        model: The model file.
+        model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
         n: How many samples.
         out: The file, ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``; None: samples stay in memory.
         weights: Whether to add energies and logarithms of the Boltzmann weights.
@@ -80,18 +81,17 @@ def sample(
     """
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
-    generator = BoltzmannGenerator.load(model)
+    path = model_file(model)
+    generator = BoltzmannGenerator.load(path)
     sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
     chosen: Any = nullcontext(energy if weights else None)
     if weights and energy is None:
         chosen = force_field(MolecularSystem.parse(generator.molecule), evaluations=n, workers=workers)
-    inputs = sample_inputs(
-        Path(model), n, weights=weights, seed=seed, keep_mirrored=keep_mirrored, float64=float64
-    )
+    inputs = sample_inputs(path, n, weights=weights, seed=seed, keep_mirrored=keep_mirrored, float64=float64)
 
     def provenance() -> dict[str, Any]:
         counts = {"drawn": sampler.drawn, "mirrored": sampler.mirrored, "not_finite": sampler.not_finite}
-        return {"command": "sample", "model": Path(model).name, **inputs, **counts}
+        return {"command": "sample", "model": path.name, **inputs, **counts}
 
     with chosen as field:
         pieces = _pieces(sampler, n, batch, field, progress)

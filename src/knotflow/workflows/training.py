@@ -1,4 +1,4 @@
-"""What a trained model was made of."""
+"""Train a Boltzmann generator on a trajectory, and know a model by what it was made of."""
 
 from __future__ import annotations
 
@@ -6,8 +6,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from knotflow.energies import force_field
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
-from knotflow.training.molecules import MoleculeTraining
+from knotflow.training.molecules import MoleculeTraining, train_generator
+
+
+def train(
+    data: str | Path,
+    out: str | Path = "runs/train",
+    preset: str = "best",
+    *,
+    progress: Progress = silent,
+    **settings: Any,
+) -> BoltzmannGenerator:
+    """Train a Boltzmann generator on a trajectory.
+
+    Called again with the same arguments, an interrupted training is continued and a finished one is loaded.
+
+    Args:
+        data: A trajectory of `simulate`, or of ``knotflow import``.
+        out: The run folder. It gets ``model.safetensors``, which is all that sampling needs.
+        preset: ``"best"``, ``"quick"`` or ``"paper"``.
+        progress: Called with the progress.
+        **settings: Departures from the preset: any field of `MoleculeTraining`, such as ``epochs``,
+            ``forces``, ``transform``, ``bins``, ``batch_size``, ``seed``.
+
+    Raises:
+        ValueError: if a setting is wrong, or the folder holds another training.
+        OSError: if a file is missing or damaged.
+    """
+    choice = MoleculeTraining.parse({"preset": preset, **settings})
+    return train_generator(data, out, choice, energy=force_field, progress=progress)
 
 
 def described(data: Path) -> str:

@@ -1,0 +1,38 @@
+"""Find the file of a model by what users call it, and the folder for results about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from knotflow.flows.pretrained import FOLDER, pretrained_file, pretrained_names
+
+
+def model_file(model: str | Path) -> Path:
+    """The model file: the path itself, the model in a run folder, or a model that comes with knotflow.
+
+    Args:
+        model: A ``.safetensors`` file, the folder of a training run, or a name such as ``"ala2"``. Files and
+            folders go before names.
+
+    Raises:
+        FileNotFoundError: if there is no such model.
+    """
+    model = Path(model)
+    path = model / "model.safetensors" if model.is_dir() else model
+    if path.is_file():
+        return path
+    if model.is_dir():
+        raise FileNotFoundError(
+            f"there is no model.safetensors in {model}; a training writes it at its end: let it finish, or "
+            "give another folder or file."
+        )
+    if str(model) in pretrained_names():
+        return pretrained_file(str(model))
+    raise FileNotFoundError(
+        f"there is no model file {model}; models that come with knotflow: {', '.join(pretrained_names())}."
+    )
+
+
+def results_folder(model: Path) -> Path:
+    """The folder of a model file or, for a model that comes with knotflow, a folder in ``runs``."""
+    return Path("runs") / model.stem if model.parent == FOLDER else model.parent

@@ -1,0 +1,60 @@
+"""Simulate a molecule into a trajectory file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from knotflow.molecules import MolecularSystem, ala2, from_pdb
+from knotflow.progress import Progress, silent
+from knotflow.simulation import Simulation, SimulationPlan
+
+
+def simulate(
+    molecule: MolecularSystem | str | Path = "ala2",
+    out: str | Path = "data/simulation.h5",
+    ns: float = 8.0,
+    *,
+    workers: int | None = None,
+    progress: Progress = silent,
+    **settings: Any,
+) -> Path:
+    """Simulate a molecule: positions, forces and energies go into one HDF5 file.
+
+    Called again with the same arguments, an interrupted run is continued and a finished one is left as it
+    is; with a larger ``ns`` it is extended.
+
+    Args:
+        molecule: A molecule from `knotflow.molecules` (``peptide("AAA")``), a ``.pdb`` file, or ``"ala2"``.
+        out: The file, ending in ``.h5``.
+        ns: Total sampling time of all replicas, in nanoseconds.
+        workers: Processes; None: one per core, or one if there is a GPU.
+        progress: Called with the progress.
+        **settings: ``engine``, ``method``, ``replicas``, ``every`` and ``equilibration`` (in ps),
+            ``highest_temperature``, ``seed``; see `SimulationPlan.of_times`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: if a setting is wrong, or the file holds another simulation.
+        OSError: if a file is missing or damaged.
+    """
+    if Path(out).suffix != ".h5":
+        raise ValueError(f"out must be a file ending in .h5, got '{out}'.")
+    plan = SimulationPlan.of_times(ns, **settings)
+    system = molecule if isinstance(molecule, MolecularSystem) else _named(str(molecule))
+    simulation = Simulation(out, system, plan, workers)
+    simulation.run(progress)
+    return simulation.path
+
+
+def _named(molecule: str) -> MolecularSystem:
+    if molecule == "ala2":
+        return ala2()
+    if Path(molecule).suffix.lower() != ".pdb":
+        raise ValueError(
+            f'the molecule must be a MolecularSystem, a .pdb file or "ala2", got {molecule!r}; peptides are '
+            "made by knotflow.molecules.peptide."
+        )
+    return from_pdb(molecule)
