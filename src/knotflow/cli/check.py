@@ -20,8 +20,7 @@ from knotflow.kernels.library import engine
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
     from knotflow.molecules.system import MolecularSystem
-
-STOPPED = "the check is not complete."
+    from knotflow.progress import Progress
 
 
 def check(
@@ -59,7 +58,7 @@ def check(
     """Check that a molecule or a trained model works on this machine; the exit status is 1 if it does not.
 
     A molecule is checked on random frames of a short hot simulation, with everything that training and
-    sampling use. Energies and forces must agree with OpenMM's double-precision platform and a force field
+    sampling use. Energies and forces must agree with OpenMM's double-precision platform on a force field
     rebuilt from its files. Converting positions to internal coordinates and back must not change them.
 
     A model is checked on samples. Passing them through the flow and back must not change them, and both
@@ -78,24 +77,24 @@ def check(
 
         knotflow check runs/ala2 --json
     """
-    output = Output(as_json=as_json, quiet=quiet)
-    runs_on = engine()
-    if what is not None and _is_model(what):
-        _refuse_options(
-            peptide=peptide is not None,
-            force_field=force_field is not None,
-            solvent=solvent != "obc",
-            temperature=temperature != 300.0,
-            add_hydrogens=add_hydrogens,
-            compiled=compiled,
-        )
-        title, checks = _check_model(output, Path(what), frames or 2_000, seed)
-        caption = "largest error over all samples"
-    else:
-        _refuse(what, peptide)
-        system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
-        title, checks = _check_molecule(output, system, frames or 10_000, seed, compiled)
-        caption = "largest error over all frames; of max: relative to the largest force in the same frame"
+    output, runs_on = Output(as_json=as_json, quiet=quiet), engine()
+    with working(output, "the check is not complete.") as progress:
+        if what is not None and _is_model(what):
+            _refuse_options(
+                peptide=peptide is not None,
+                force_field=force_field is not None,
+                solvent=solvent != "obc",
+                temperature=temperature != 300.0,
+                add_hydrogens=add_hydrogens,
+                compiled=compiled,
+            )
+            title, checks = _check_model(Path(what), frames or 2_000, seed, progress)
+            caption = "largest error over all samples"
+        else:
+            _refuse(what, peptide)
+            system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
+            title, checks = _check_molecule(system, frames or 10_000, seed, progress, compiled)
+            caption = "largest error over all frames; of max: relative to the largest force in the same frame"
     _print(output, title, caption, checks)
     output.say(f"Spline engine: {runs_on}.")
     broken = [check.name for check in checks if not check.ok]
@@ -124,18 +123,16 @@ def _refuse_options(**given: bool) -> None:
 
 
 def _check_molecule(
-    output: Output, system: MolecularSystem, frames: int, seed: int, compiled: bool
+    system: MolecularSystem, frames: int, seed: int, progress: Progress, compiled: bool
 ) -> tuple[str, list[Check]]:
     """A title, and the results."""
     from knotflow.analysis.check import check_molecule
 
-    with working(output, STOPPED) as progress:
-        checks = check_molecule(system, frames, seed, progress, compiled=compiled)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
-    return title, checks
+    return title, check_molecule(system, frames, seed, progress, compiled=compiled)
 
 
-def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
+def _check_model(path: Path, samples: int, seed: int, progress: Progress) -> tuple[str, list[Check]]:
     """A title, and the results. If the file holds no molecule, only the flow is checked."""
     path = model_file(path)
     from knotflow.analysis.check_model import check_flow, check_model
@@ -144,13 +141,12 @@ def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[s
 
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
-    with working(output, STOPPED) as progress:
-        if isinstance(model, BoltzmannGenerator):
-            name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
-            checks = check_model(model, samples, seed, progress)
-        else:
-            name = f"{model.dim} coordinates"
-            checks = check_flow(model, samples, seed, progress)
+    if isinstance(model, BoltzmannGenerator):
+        name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
+        checks = check_model(model, samples, seed, progress)
+    else:
+        name = f"{model.dim} coordinates"
+        checks = check_flow(model, samples, seed, progress)
     return f"{path.name}: {name}, {size:,} parameters, {samples:,} samples", checks
 
 
