@@ -58,7 +58,9 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and engine."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print version and spline engine."
+        ),
     ] = False,
 ) -> None:
     """Smooth normalizing flows for physics."""

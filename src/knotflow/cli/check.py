@@ -1,4 +1,4 @@
-"""``knotflow check``: does a molecule, or a trained model, work on this machine?"""
+"""``knotflow check``: checks of a molecule or a trained model on this machine."""
 
 from __future__ import annotations
 

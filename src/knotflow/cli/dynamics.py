@@ -19,6 +19,7 @@ from knotflow.cli.settings import ConfigOption, kept
 if TYPE_CHECKING:
     from knotflow.dynamics import DynamicsConfig, Record
     from knotflow.molecules import MolecularSystem
+    from knotflow.workflows.dynamics import Compile
 
 FOLDER: Final = "dynamics"
 """Name of the folder for the results, beside the model."""
@@ -132,7 +133,7 @@ def run_protocol(
     *,
     true: bool = False,
     all_frames: bool = False,
-    compile: Any = "auto",
+    compile: Compile = "auto",
     output: Output,
 ) -> tuple[Record, MolecularSystem]:
     """Run the dynamics, continue it, or read it if it is finished; with progress, and a picture at the end.

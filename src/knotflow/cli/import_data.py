@@ -43,7 +43,7 @@ def import_data(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Turn trajectories of other programs into a data file; missing energies and forces are computed.
+    """Convert trajectories of other programs to a data file; missing energies and forces are computed.
 
     All frames are checked. All settings are saved in a .toml file beside the new file, for --config.
 

@@ -25,7 +25,7 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", rich_help_panel=PANEL, help="Print only errors and the document of --json."
+        "--quiet", "-q", rich_help_panel=PANEL, help="Print only errors and, with --json, the document."
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""``knotflow sample``: structures from a trained model."""
+"""``knotflow sample``: samples of a trained model, written to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``knotflow simulate``: molecular dynamics into one file."""
+"""``knotflow simulate``: molecular dynamics, written to one file."""
 
 from __future__ import annotations
 

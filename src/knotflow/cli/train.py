@@ -1,4 +1,4 @@
-"""``knotflow train``: a Boltzmann generator from a trajectory."""
+"""``knotflow train``: training of a Boltzmann generator on a trajectory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(
     ] = "best",
     transform: Annotated[
         TransformName,
-        typer.Option(help="Transform of freely turning torsions; with --preset paper, of all coordinates."),
+        typer.Option(help="Transform of freely rotating torsions; with --preset paper, of all coordinates."),
     ] = "bspline",
     order: Annotated[
         int, typer.Option(min=3, help="Order of B-splines; 4 is cubic, with continuous forces.")
@@ -42,7 +42,7 @@ def train(
     forces: Annotated[
         bool | None,
         typer.Option(
-            "--forces/--no-forces", help="Train on forces, too; by default all presets but quick do."
+            "--forces/--no-forces", help="Also train on forces; by default with all presets except quick."
         ),
     ] = None,
     reverse_kl: Annotated[

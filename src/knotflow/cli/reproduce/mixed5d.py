@@ -27,7 +27,8 @@ def mixed5d(
 ) -> None:
     """Train the default flow on two circles, two intervals and a line, with likelihood and forces.
 
-    The density is known exactly (knotflow.energies.Mixed), so all errors are those of the flow.
+    The density is known exactly (knotflow.energies.Mixed), so all errors are those of the flow. A
+    stopped run is continued by the same command.
 
     Example: knotflow reproduce mixed5d --scale smoke
     """
