@@ -52,16 +52,21 @@ class Output:
 
     def say(self, sentence: str) -> None:
         """Print a sentence among the results."""
-        self.results.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        print_line(self.results, sentence)
 
     def tell(self, sentence: str) -> None:
         """Print a sentence about the work in progress."""
-        self.progress.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        print_line(self.progress, sentence)
 
     def document(self, results: Mapping[str, Any]) -> None:
         """Print results as JSON if the user asked for it."""
         if self.as_json:
             typer.echo(json.dumps(plain(results), indent=1, allow_nan=False))
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print text as it is: no markup, no colours, no line breaks."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def align_right(table: Table, columns: slice = slice(1, None)) -> Table:

@@ -10,10 +10,9 @@ from typing import Final, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from knotflow.cli.output import Output
+from knotflow.cli.output import Output, print_line
 
 Clock = Callable[[], float]
 
@@ -114,13 +113,13 @@ class Display:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn("{task.percentage:.0f} %"),
-            _LeftColumn(self),
+            TextColumn("{task.fields[left]}"),  # formatted at each refresh, so it counts down
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self.bar.add_task("", total=None, visible=False, note="")
+        self._task = self.bar.add_task("", total=None, visible=False, note="", left="")
         self._doing, self._done, self._total = "", 0.0, 0.0
         self._began = self._said = clock()
         self._tenth, self._estimated = 0, False
@@ -146,11 +145,12 @@ class Display:
         self._doing, self._done, self._total = doing, done, total
         if total:
             self.left.report(done, total)
+        is_done = 0 < total <= done
         self.bar.update(
-            self._task, description=doing, completed=done, total=total or None, note=note, visible=True
+            self._task, description=doing, completed=done, total=total or None, visible=not is_done
         )
-        if 0 < total <= done:
-            self.bar.update(self._task, visible=False)
+        self.bar.update(self._task, note=note, left=self.left)
+        if is_done:
             self._end(begins, note)
         elif not self.console.is_terminal and (begins or self._is_due()):
             percent = f"{int(100 * done / total)} %" if total and done else ""
@@ -176,18 +176,7 @@ class Display:
         self._estimated = self.left.seconds is not None
         words = ", ".join(part for part in parts if part)
         line = f"{self._doing}: {words}" if words else self._doing
-        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-class _LeftColumn(ProgressColumn):
-    """Shows the time left, which counts down between reports."""
-
-    def __init__(self, display: Display) -> None:
-        super().__init__()
-        self.display = display
-
-    def render(self, task: Task) -> Text:
-        return Text(str(self.display.left))
+        print_line(self.console, line)
 
 
 AGAIN: Final = "run the same command again to continue."
