@@ -17,16 +17,8 @@ Scale = Literal["smoke", "small", "paper"]
 ShortScale = Literal["smoke", "small"]
 """How much work to do where the paper has no counterpart."""
 
-
-class RowName(StrEnum):
-    """Models of Table 1; fm: trained with forces."""
-
-    rq = "rq"
-    smooth = "smooth"
-    smooth_fm = "smooth+fm"
-    bspline = "bspline"
-    bspline_fm = "bspline+fm"
-
+RowName = StrEnum("RowName", ["rq", "smooth", "smooth+fm", "bspline", "bspline+fm"])
+"""Models of Table 1; fm: trained with forces. An enumeration, because Typer reads no lists of literals."""
 
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 Float64Option = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]

@@ -15,20 +15,9 @@ from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import need
 
-
-class ModelName(StrEnum):
-    """Transforms of the paper."""
-
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
-
-
-class DomainName(StrEnum):
-    """Domains of the toy example."""
-
-    interval = "interval"
-    circle = "circle"
+# Typer reads lists of enumerations, but not of literals.
+ModelName = StrEnum("ModelName", ["bspline", "rq", "smooth"])
+DomainName = StrEnum("DomainName", ["interval", "circle"])
 
 
 def toy2d(
