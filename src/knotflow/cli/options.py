@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Config")
 Scale = Literal["smoke", "small", "paper"]
-"""How much work to do."""
+"""Amount of work."""
 ShortScale = Literal["smoke", "small"]
-"""How much work to do where the paper has no counterpart."""
+"""Amount of work where the paper has no counterpart."""
 
 RowName = StrEnum("RowName", ["rq", "smooth", "smooth+fm", "bspline", "bspline+fm"])
 """Models of Table 1; fm: trained with forces. An enumeration, because Typer reads no lists of literals."""

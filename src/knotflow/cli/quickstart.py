@@ -43,7 +43,7 @@ def quickstart(
     if not made:
         output.tell(f"everything is done already; remove {out} to start over")
     found = facts(job)
-    told = lines(job, found)
-    output.document({"lines": told, "page": job.page, "samples": job.samples, "found": found})
-    for what, sentence in told.items():
-        output.say(f"{what + ':':<9}{sentence}")
+    summary = lines(job, found)
+    output.document({"lines": summary, "page": job.page, "samples": job.samples, "found": found})
+    for subject, sentence in summary.items():
+        output.say(f"{subject + ':':<9}{sentence}")

@@ -153,7 +153,7 @@ def keep(ctx: typer.Context, file: Path) -> None:
 
 
 def _content(ctx: typer.Context, file: Path) -> str | None:
-    """What to write to a settings file; None if it is there already."""
+    """The content to write to a settings file; None if the file has it already."""
     found = file.read_text(encoding="utf-8", errors="replace") if file.exists() else MARK
     if not found.startswith(MARK):
         raise FileExistsError(

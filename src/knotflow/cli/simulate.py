@@ -131,15 +131,16 @@ def _report(output: Output, simulation: Simulation) -> None:
     from knotflow.statistics.estimates import mean
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
+    rates = (state.accepted / state.tried).tolist()
     table = Table("measure", "value", title=f"{summary.n_frames:,} frames of {plan.replicas} replicas")
     table.add_row("mean energy, kT", str(summary.energy))
     motion = mean(state.temperatures / state.frames)
     table.add_row("temperature of the motion, K", str(motion))
     for residue, fraction in summary.left_handed.items():
         table.add_row(f"fraction with phi > 0, {residue}", str(fraction))
-    if len(state.tried):
-        rates = ", ".join(f"{100 * a / t:.0f}" for a, t in zip(state.accepted, state.tried, strict=True))
-        table.add_row("accepted exchanges from rung to rung, %", rates)
+    if rates:
+        percents = ", ".join(f"{100 * rate:.0f}" for rate in rates)
+        table.add_row("accepted exchanges between neighbouring temperatures, %", percents)
         table.add_row("round trips through the ladder", f"{state.round_trips:,}")
     output.document(
         {
@@ -150,8 +151,8 @@ def _report(output: Output, simulation: Simulation) -> None:
             "energy": summary.energy,
             "temperature": motion,
             "left_handed": summary.left_handed,
-            "exchange_rates": (state.accepted / state.tried).tolist(),
-            "round_trips": int(state.round_trips) if len(state.tried) else None,
+            "exchange_rates": rates,
+            "round_trips": int(state.round_trips) if rates else None,
         }
     )
     output.show(table)
