@@ -124,7 +124,7 @@ class WorkerPool:
             _stop_all(list(busy))
 
     def close(self) -> None:
-        """Stop all workers, even in the middle of a task. Then the pool is unusable; closing it again does nothing."""
+        """Stop all workers, even in the middle of a task, for good; closing again does nothing."""
         self._dismiss()
 
     def __enter__(self) -> Self:
