@@ -1,4 +1,4 @@
-"""One compiled graph for a function, with eager PyTorch as fallback."""
+"""Functions compiled as one graph by ``torch.compile``, with eager PyTorch as fallback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 log = logging.getLogger("knotflow")
 
 Options = dict[str, Any]
-"""Of Inductor, as ``torch.compile`` takes them."""
+"""Options of Inductor, as ``torch.compile`` takes them."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,16 +24,16 @@ VARIANTS = 64
 class Compiled(Generic[P, R]):
     """A function compiled by ``torch.compile`` as a single graph.
 
-    Derivatives by coordinates must be taken inside the function (``torch.func.grad``), because PyTorch
-    cannot differentiate twice through a compiled region. If compilation fails (no C++ compiler, a function
-    that is not pure torch), the function runs eagerly and says so once; the results are the same up to
-    rounding.
+    Derivatives with respect to coordinates must be taken inside the function (``torch.func.grad``), because
+    PyTorch cannot differentiate twice through a compiled region. If compilation fails (no C++ compiler, a
+    function that is not pure torch), the function runs eagerly and says so once; the results are the same up
+    to rounding.
 
     Args:
-        function: what to compile.
-        task: what is slower without compilation, for the message.
-        enabled: whether to compile at all.
-        options: of Inductor.
+        function: The function to compile.
+        task: The work that is slower without compilation, for the message.
+        enabled: Whether to compile at all.
+        options: Options of Inductor.
         dynamic: None: once shapes change, compile for all sizes; False: compile for every shape.
     """
 
@@ -61,18 +61,18 @@ class Compiled(Generic[P, R]):
         if self._compiled is None:
             return self.function(*args, **kwargs)
         if self._called:
-            # Other shapes are compiled again here, which may fail: then try once more below.
+            # New shapes are compiled here, which may fail; then try again below.
             with contextlib.suppress(Exception):
                 return self._compiled(*args, **kwargs)
         self._called = True
         try:
-            # Numbers that the function reads, as the ends of a domain, are constants and not inputs. PyTorch
-            # itself stops after 8 variants.
+            # Numbers that the function reads, such as the ends of a domain, are constants, not inputs. By
+            # default PyTorch stops after 8 variants.
             with torch._dynamo.config.patch(specialize_float=True, recompile_limit=VARIANTS):
                 return self._compiled(*args, **kwargs)
         except Exception as error:
-            # Dynamo, AOTAutograd and Inductor raise too many types to name. If the fault was not theirs,
-            # the eager call raises it again, in plain words, and the next call may be compiled.
+            # Dynamo, AOTAutograd and Inductor raise too many types to name. If the error was not theirs, the
+            # eager call raises it again, in plain words, and the next call may be compiled.
             result = self.function(*args, **kwargs)
             self._compiled = None
             _warn(error, self.task)
@@ -80,8 +80,8 @@ class Compiled(Generic[P, R]):
 
 
 def _warn(error: Exception, task: str) -> None:
-    """Say that something could not be compiled, and what is slower without."""
+    """Log that compilation failed, and what is slower without it."""
     lines = (str(error).strip() or type(error).__name__).splitlines()
     # The first line may only say which backend failed; the next one says why.
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    log.warning("torch.compile failed (%s); %s goes on eagerly, more slowly.", reason, task)
+    log.warning("torch.compile failed (%s); %s continues without it, more slowly.", reason, task)

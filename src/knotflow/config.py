@@ -1,4 +1,4 @@
-"""Configurations: what may be written in a file, checked before any work begins."""
+"""Base class of configurations, which are checked before any work begins."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from knotflow.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Base of all configurations: immutable, unknown keys refused, nothing converted silently.
+    """Base of all configurations: immutable, unknown keys are refused, nothing is converted silently.
 
-    A configuration is made by its constructor or, from what a file holds, by `parse`.
+    Use the constructor or, for the content of a file, `parse`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -23,7 +23,7 @@ class Config(BaseModel):
         """Make a configuration from plain dictionaries, lists, numbers and strings.
 
         Raises:
-            ConfigError: names the first wrong key, what came and what is allowed.
+            ConfigError: names the first wrong key, its value and what is allowed.
         """
         try:
             return cls.model_validate(data)
@@ -38,7 +38,7 @@ class Config(BaseModel):
 
 
 def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
-    """One error of pydantic in one sentence."""
+    """An error of pydantic as one sentence."""
     path, models = _walk(cls, problem["loc"])
     key = ".".join(path)
     if problem["type"] == "extra_forbidden":
@@ -55,13 +55,13 @@ def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:
 
 
 def _walk(cls: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The path of keys to an error, as a user wrote it, and the models that may stand around the last key."""
+    """The path of keys to an error, as the user wrote it, and the models that may contain the last key."""
     path: list[str] = []
     models, around = [cls], [cls]
     for step in loc:
         tagged = [model for model in models if step in _tags(model)]
         if tagged:
-            # The alternative of a union that pydantic chose: no key of the user's.
+            # Not a key of the user, but the alternative of a union that pydantic chose.
             models = around = tagged
             continue
         path.append(str(step))
@@ -80,6 +80,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> list[Any]:
-    """Values of the literal fields, by which the alternatives of a union are told apart."""
+    """Values of the literal fields, which distinguish the alternatives of a union."""
     literals = [f.annotation for f in model.model_fields.values() if get_origin(f.annotation) is Literal]
     return [value for literal in literals for value in get_args(literal)]

@@ -1,4 +1,4 @@
-"""Optional packages: what to say when one is missing."""
+"""Optional packages, and errors that say how to install a missing one."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MODULES: Final = {
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
 }
-"""Extras of knotflow: names of their packages, and of the modules to import."""
+"""For each extra of knotflow, its packages and the modules that they provide."""
 
 
 def need(work: str, *extras: str) -> None:
-    """Say which packages are missing before long work starts; nothing is imported.
+    """Check that packages are installed before long work starts; nothing is imported.
 
     Args:
-        work: What needs the packages, as in "the quickstart".
-        extras: Which extras of `MODULES` it needs.
+        work: The work that needs them, as in "the quickstart".
+        extras: The extras of `MODULES` that it needs.
 
     Raises:
-        ModuleNotFoundError: with all that is missing, and the remedy.
+        ModuleNotFoundError: names all missing packages and how to install them.
     """
     missing = {
         extra: [name for name, module in MODULES[extra].items() if importlib.util.find_spec(module) is None]
@@ -47,13 +47,13 @@ def need(work: str, *extras: str) -> None:
 
 @contextmanager
 def optional(product: str) -> Iterator[None]:
-    """Say how to install a package of `MODULES` if it turns out to be missing when it is imported.
+    """Say how to install a package of `MODULES` if importing it in this block fails.
 
     Args:
-        product: What the package is needed for, in the plural.
+        product: The things that need the package, in the plural.
 
     Raises:
-        ModuleNotFoundError: with the remedy, if the body raised one for such a package.
+        ModuleNotFoundError: names the missing package and how to install it.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files that are complete or not there, JSON in them, and locks: one process writes at a time."""
+"""Atomic writing of files, JSON files, and locks against two processes writing the same file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _held: set[Path] = set()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file; an older one of that name stays until the new one is complete and on disk."""
+    """Write a file; an older one of the same name stays until the new one is complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     part = Path(name)
@@ -38,12 +38,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def only_writer(path: str | Path) -> Iterator[None]:
-    """Keep other processes from writing to a file for as long as this block runs; blocks may be nested.
+    """Keep other processes from writing to a file while this block runs; blocks may be nested.
 
-    The lock ends with the process, however it ends.
+    The lock ends with the process, however that ends.
 
     Raises:
-        OSError: if another process has it.
+        OSError: if another process has the lock.
     """
     path = Path(path).resolve()
     if fcntl is None or path in _held:
@@ -54,7 +54,7 @@ def only_writer(path: str | Path) -> Iterator[None]:
     with lock_path.open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The last holder may just have removed it: then this is not the file that others lock.
+            # If the last holder has just removed the file, this is not the one that others lock.
             ours = os.path.samestat(os.fstat(lock.fileno()), lock_path.stat())
         except (BlockingIOError, FileNotFoundError):
             ours = False
@@ -72,13 +72,13 @@ def only_writer(path: str | Path) -> Iterator[None]:
 
 
 def hidden_beside(path: Path, kind: str) -> Path:
-    """A hidden file beside a file, the same one by whatever links it is reached."""
+    """A hidden file beside a file; the same one whichever links lead to the file."""
     path = path.resolve()
     return path.with_name(f".{path.name}.{kind}")
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as the content of a JSON file; see `plain` for what becomes of dataclasses, paths and NaN."""
+    """A value as the content of a JSON file; `plain` converts dataclasses, paths and NaN."""
     return (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

@@ -1,13 +1,13 @@
-"""What was a result made of? One answer to "is it there, may it go on, or must it be made again?".
+"""The inputs of a result, which decide whether it can be reused or continued, or must be computed again.
 
-A result notes its *inputs*: a dictionary, as JSON can hold it, of everything that its numbers depend on
-(data, model, seed, samples, rows, dtype, configuration). Whoever needs the result compares dictionaries:
+A result stores its *inputs*: a dictionary of JSON values with everything that its numbers depend on (data,
+model, seed, samples, rows, dtype, configuration). Before it is used, the dictionaries are compared:
 
-- `same`: the result is there, and is not made again;
-- `refuse_others`: the result took long, and is not replaced or continued with other inputs.
+- `same`: if nothing differs, a result is not computed again;
+- `refuse_others`: a result that took long is not replaced or continued with other inputs.
 
-An input that is None counts as one that is not noted. The version of knotflow is an input of what is quickly
-made again, such as evaluations and figures. Simulations, chains and trainings go on with any version.
+An input that is None counts as missing. The version of knotflow is an input of results that are quickly
+computed again, such as evaluations and figures. Simulations, chains and trainings continue with any version.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from typing import Any, Final
 from knotflow.json_values import plain
 
 NAMED: Final = 4
-"""Differences that a refusal names."""
+"""A refusal names at most this many differences."""
 
 
 def fingerprint(inputs: Mapping[str, Any]) -> str:
-    """SHA-256 of inputs, whatever the order of their keys."""
+    """SHA-256 of inputs, in which the order of keys does not matter."""
     text = json.dumps(plain(inputs), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_fingerprint(path: str | Path) -> str:
-    """SHA-256 of the content of a file."""
+    """SHA-256 of a file's content."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def same(found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
-    """Whether a result with these inputs is the one that is wanted; None stands for no result."""
+    """Whether a result with the inputs ``found`` is the one that is wanted; None: there is no result."""
     return found is not None and not any(_differences(plain(found), plain(wanted)))
 
 
 def among(noted: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all that a result notes, what belongs to the inputs that are wanted."""
+    """The part of a result's notes that has the keys of the wanted inputs."""
     return {key: noted.get(key) for key in wanted}
 
 
 def refuse_others(path: Path, what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on with a result of other inputs.
+    """Refuse to continue or replace a result that has other inputs.
 
     Args:
         path: The file or folder of the result.
-        what: What it holds: "chains".
-        found: The inputs that it notes.
-        wanted: Those that were asked for.
+        what: The kind of result: "chains".
+        found: Its inputs.
+        wanted: The inputs that the user asks for.
 
     Raises:
         ValueError: names the inputs that differ, with both values.
@@ -70,7 +70,7 @@ def refuse_others(path: Path, what: str, found: Mapping[str, Any], wanted: Mappi
 
 
 def _differences(found: Any, wanted: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ, with both; within dictionaries, and lists of one length, the inner keys."""
+    """Keys and both values where two values differ, inside dictionaries and lists of equal length."""
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         found, wanted = dict(enumerate(found)), dict(enumerate(wanted))
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
@@ -82,6 +82,6 @@ def _differences(found: Any, wanted: Any, key: str = "") -> Iterator[tuple[str, 
 
 
 def _short(value: Any) -> str:
-    """A value for a sentence: of a fingerprint, the first digits."""
+    """A value for a sentence: only the first digits of a fingerprint."""
     text = "unknown" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:12]}…"

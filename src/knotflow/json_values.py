@@ -1,4 +1,4 @@
-"""What JSON can hold."""
+"""Conversion of values to JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: dataclasses as objects, paths as strings, numbers that are not finite as null."""
+    """A value for JSON: dataclasses become objects, paths strings, and non-finite numbers null."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):

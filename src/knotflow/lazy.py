@@ -1,4 +1,4 @@
-"""Names of a package that are imported when first used, so that commands and workers start at once."""
+"""Lazy imports: names of a package that are imported when first used, so that commands start quickly."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
-    The package lists its names in ``__all__``, and imports them under ``if TYPE_CHECKING:``. Type checkers
-    and editors follow these imports. Python skips them: here they are read from the source of the package,
-    to know where each name lives.
+    The package lists its names in ``__all__`` and imports them under ``if TYPE_CHECKING:``. Type checkers and
+    editors follow these imports. Python skips them, so here they are read from the source of the package, to
+    find the module of each name.
 
     Args:
         package: Its ``__name__``.
-        modules: Modules inside the package that can be reached as its attributes, too.
-        more: Modules of further names that the package has.
+        modules: Modules of the package that are also attributes.
+        more: The modules of further names.
     """
 
     @cache
     def homes() -> dict[str, tuple[str, str]]:
-        """Module of each name, and what it is called there."""
+        """The module of each name, and its name there."""
         tree = ast.parse(vars(sys.modules[package])["__loader__"].get_source(package))
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         found = {a.asname or a.name: (str(node.module), a.name) for node in imports for a in node.names}
@@ -41,7 +41,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes()[name]
         value = getattr(import_module(module), original)
-        # From now on Python finds it without asking here.
+        # From now on Python finds it without calling this function.
         setattr(sys.modules[package], name, value)
         return value
 

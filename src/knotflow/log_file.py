@@ -1,4 +1,4 @@
-"""The file ``log.csv`` of a training, as rows. It needs only Python, so every layer can read it."""
+"""The file ``log.csv`` of a training as rows; without dependencies, so that every layer can read it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ COLUMNS: Final = ("step", "name", "value")
 
 
 def read_log(path: Path) -> list[Row]:
-    """Rows (step, name, value) of a log; an unfinished last line is left out.
-
-    Returns:
-        Nothing if there is no file.
+    """Rows (step, name, value) of a log, without an unfinished last line; empty if there is no file.
 
     Raises:
         ValueError: if the file holds something else.
@@ -35,7 +32,7 @@ def read_log(path: Path) -> list[Row]:
 
 
 def as_text(rows: Iterable[Row], *, header: bool = False) -> str:
-    """Rows as lines of a log, every number with all its digits."""
+    """Rows as lines of a log, with all digits of each number."""
     text = io.StringIO()
     writer = csv.writer(text)
     if header:

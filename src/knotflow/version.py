@@ -1,4 +1,4 @@
-"""Which version of knotflow this is."""
+"""The version of knotflow."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,9 +1,9 @@
-"""A pool of worker processes that prepare once and then do many tasks.
+"""A pool of worker processes, which prepare once and then do many tasks.
 
-Workers are fresh interpreters that run this module (``python -m knotflow.workers``) and talk with the parent
-through their standard input and output: pickles, each after its length. They do not run the user's
-script again, so scripts need no ``if __name__ == "__main__":``. Pickles are safe here because both ends are
-our own processes on one machine.
+Workers are fresh interpreters that run this module (``python -m knotflow.workers``). They exchange pickles
+with the parent through their standard input and output. They do not run the user's script again, so scripts
+need no ``if __name__ == "__main__":``. Pickles are safe here because both ends are our own processes on one
+machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib
 import os
 import pickle
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -25,10 +24,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO, Final, Self, cast
 
 ATTEMPTS: Final = 3
-"""How often a task is tried when its worker dies."""
-
-PREFIX: Final = struct.Struct("<Q?")
-"""Ahead of a message: its length, and whether it ends a task."""
+"""A task is given up when its worker has died this many times."""
 
 
 def usable_cores() -> int:
@@ -45,19 +41,18 @@ class WorkerError(RuntimeError):
 class WorkerPool:
     """Worker processes that each call ``work = function(setup)`` once and then ``work(task)`` for many tasks.
 
-    The processes start when there are tasks for them and stay until the pool is closed: by `close`, at the
-    end of a ``with`` block, when the pool is forgotten or when the interpreter exits. They also leave when
+    The processes start when there are tasks for them and run until the pool is closed: by `close`, at the end
+    of a ``with`` block, when the pool is garbage-collected or when the interpreter exits. They also exit when
     the parent is killed. They use one thread each, find modules where the parent does (its ``sys.path``), and
     print to standard error.
 
-    A worker that dies is replaced and its task done again, so tasks should not depend on earlier ones. One
-    user at a time: a pool may be handed from thread to thread, but only one may iterate it.
+    A worker that dies is replaced and its task repeated, so tasks should not depend on earlier ones. Any
+    thread may use the pool, but only one at a time.
 
     Args:
-        target: ``"package.module:function"``. In each worker ``function(setup)`` is called once and returns
-            ``work``, which takes a task and returns its result.
-        setup: What ``function`` gets; like tasks and results, anything that can be pickled.
-        workers: How many processes, at least 1.
+        target: ``"package.module:function"``, the function that returns ``work``.
+        setup: The argument of the function. It, tasks and results must be picklable.
+        workers: Number of processes, at least 1.
     """
 
     def __init__(self, target: str, setup: object, workers: int) -> None:
@@ -74,7 +69,7 @@ class WorkerPool:
         self._dismiss = weakref.finalize(self, _stop_all, self._staff)
 
     def map(self, tasks: Iterable[Any]) -> list[Any]:
-        """Results of all tasks, in their order; see `imap_unordered`."""
+        """The results of all tasks, in order; see `imap_unordered`."""
         results = dict(self.imap_unordered(tasks))
         return [results[index] for index in range(len(results))]
 
@@ -83,15 +78,15 @@ class WorkerPool:
     ) -> Iterator[tuple[int, Any]]:
         """Give each task to the next idle worker; yield its number and its result as soon as it is done.
 
-        If the iteration ends early, by an error, an interrupt or the caller, workers that still have a task
-        are killed; the pool remains usable and starts new ones.
+        If the iteration ends early (by an error, an interrupt or the caller), workers that still have a task
+        are killed. The pool remains usable and starts new ones.
 
         Args:
-            tasks: What to do.
-            on_report: Called with the number of a task and what its worker gave to `report` meanwhile.
+            tasks: The tasks, in any iterable.
+            on_report: Called with the number of a task and the value that its worker passes to `report`.
 
         Raises:
-            ValueError: what ``function`` or ``work`` raised; also `OSError`.
+            ValueError: raised by ``function`` or ``work``; `OSError` likewise.
             WorkerError: for any other exception in a worker, or for a task whose worker died three times.
         """
         if not self._in_use.acquire(blocking=False):
@@ -116,7 +111,7 @@ class WorkerPool:
                 if reply is None:
                     self._forget([worker])
                 job = busy.pop(worker, None)
-                if job is None:  # a late reply of a worker that was killed in an earlier iteration
+                if job is None:  # a late reply from a worker that was killed in an earlier iteration
                     continue
                 if reply is None:
                     job.check_attempts(worker.stop(patience=1.0))
@@ -129,7 +124,7 @@ class WorkerPool:
             _stop_all(list(busy))
 
     def close(self) -> None:
-        """Stop all workers, whatever they do; the pool cannot be used any more. May be called again."""
+        """Stop all workers, even in the middle of a task, for good; closing again does nothing."""
         self._dismiss()
 
     def __enter__(self) -> Self:
@@ -149,7 +144,7 @@ class WorkerPool:
             worker = _Worker(self._greeting, self._inbox)
             self._staff.append(worker)
         job.attempts += 1
-        # Listed before it is sent: after an interrupt here, all workers that may have a task are known.
+        # Note it before sending it, so that after an interrupt all workers that may have a task are known.
         busy[worker] = job
         worker.send(job.message)
 
@@ -159,7 +154,7 @@ class WorkerPool:
 
 @dataclass
 class _Job:
-    """A task on its way: its number, its pickle, and how often it was given to a worker."""
+    """A task: its number, its pickle, and how often it was given to a worker."""
 
     index: int
     message: bytes
@@ -174,9 +169,9 @@ class _Job:
 
 
 class _Worker:
-    """A worker process as its parent sees it: a message brings reports and a last reply to the inbox.
+    """A worker process, seen from its parent: each message brings reports and a last reply to the inbox.
 
-    The last one is None if the process died.
+    The last reply is None if the process died.
     """
 
     def __init__(self, greeting: bytes, inbox: Inbox) -> None:
@@ -185,11 +180,11 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
-            # Ctrl-C in a terminal reaches its foreground group: keep workers out of it from the beginning.
+            # Ctrl-C in a terminal goes to its foreground process group: keep workers out of it.
             process_group=0,
         )
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        # In a thread, because a pipe holds only some kB while a worker is still importing its modules.
+        # In a thread, because a pipe holds only a few kB while the worker is still importing modules.
         threading.Thread(target=self._talk, args=(greeting, inbox), daemon=True).start()
 
     def send(self, message: bytes) -> None:
@@ -209,14 +204,14 @@ class _Worker:
         tasks, replies = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         try:
             with replies, tasks:
-                _write(tasks, greeting)
+                _send(tasks, greeting)
                 while (message := self._outbox.get()) is not None:
-                    _write(tasks, message)
+                    _send(tasks, message)
                     is_last = False
                     while not is_last:
-                        reply, is_last = _read(replies)
+                        reply, is_last = pickle.load(replies)
                         inbox.put((self, reply, is_last))
-        except (OSError, EOFError):
+        except (OSError, EOFError, pickle.UnpicklingError):
             inbox.put((self, None, True))
 
 
@@ -229,7 +224,7 @@ def _stop_all(workers: list[_Worker]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment and module path, and one thread for each library that would take all cores."""
+    """The parent's environment and module path, with one thread for libraries that would use all cores."""
     path = os.pathsep.join(str(entry) or os.getcwd() for entry in sys.path)
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENMM_CPU_THREADS": "1"}
 
@@ -241,32 +236,22 @@ def _result(reply: bytes) -> Any:
     return result
 
 
-def _write(stream: BinaryIO, message: bytes, *, is_last: bool = True) -> None:
-    stream.write(PREFIX.pack(len(message), is_last))
-    stream.write(message)
+def _send(stream: BinaryIO, message: bytes, *, is_last: bool = True) -> None:
+    """Send a message, and whether it ends a task."""
+    pickle.dump((message, is_last), stream)
     stream.flush()
 
 
-def _read(stream: BinaryIO) -> tuple[bytes, bool]:
-    """A message, and whether it ends a task."""
-    prefix = stream.read(PREFIX.size)
-    length, is_last = PREFIX.unpack(prefix) if len(prefix) == PREFIX.size else (0, True)
-    message = stream.read(length)
-    if not message:
-        raise EOFError("the other end of the pipe is closed")
-    return message, is_last
-
-
-# What follows runs in the workers.
+# The rest runs in the workers.
 
 _parent: BinaryIO | None = None
 """The pipe to the parent."""
 
 
 def report(value: Any) -> None:
-    """Tell the parent something in the middle of a task; in any other process, do nothing."""
+    """Send a value to the parent in the middle of a task; outside of workers, do nothing."""
     if _parent is not None:
-        _write(_parent, pickle.dumps(value), is_last=False)
+        _send(_parent, pickle.dumps(value), is_last=False)
 
 
 def _main() -> None:
@@ -277,14 +262,14 @@ def _main() -> None:
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(tasks, inbox), daemon=True).start()
     work = _prepare(inbox.get())
-    # A reply that nobody waits for any more is no error.
+    # If the parent no longer waits for the reply, that is no error.
     with suppress(OSError):
         while True:
-            _write(replies, _reply(work, inbox.get()))
+            _send(replies, _reply(work, inbox.get()))
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Keep the pipes for messages: what libraries print goes to standard error, and they read nothing."""
+    """Keep the pipes for messages: libraries print to standard error instead, and read nothing."""
     tasks, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -294,16 +279,16 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _listen(tasks: BinaryIO, inbox: SimpleQueue[bytes]) -> None:
-    """Pass messages on; leave at once when the parent is gone, even in the middle of a long task."""
+    """Pass messages on; exit at once when the parent is gone, even in the middle of a long task."""
     try:
         while True:
-            inbox.put(_read(tasks)[0])
+            inbox.put(pickle.load(tasks)[0])
     finally:
         os._exit(0)
 
 
 def _prepare(greeting: bytes) -> Callable[[Any], Any]:
-    """Make ``work``; if that fails, every task gets the reason for an answer."""
+    """Make ``work``; if that fails, every task fails with the same exception."""
     try:
         module, function, setup = pickle.loads(greeting)
         work: Callable[[Any], Any] = getattr(importlib.import_module(module), function)(setup)
@@ -318,14 +303,14 @@ def _prepare(greeting: bytes) -> Callable[[Any], Any]:
 
 
 def _reply(work: Callable[[Any], Any], message: bytes) -> bytes:
-    """The pickle of (result, None) or of (None, error); an error is an exception or a message."""
+    """The pickle of (result, None) or (None, error); the error is an exception or a message."""
     try:
         return pickle.dumps((work(pickle.loads(message)), None))
     except Exception as error:
         text = f"a task failed in a worker: {type(error).__name__}: {error}"
         if isinstance(error, ValueError | OSError):
             error.add_note(f"In the worker:\n{traceback.format_exc()}")
-            # Some exceptions cannot be pickled, and some that can cannot be put together again.
+            # Some exceptions cannot be pickled; others can, but not unpickled.
             with suppress(Exception):
                 reply = pickle.dumps((None, error))
                 pickle.loads(reply)
@@ -334,7 +319,7 @@ def _reply(work: Callable[[Any], Any], message: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    # Under its own name the module is another one: the one whose `report` tasks import.
+    # Not this ``__main__`` but the module of that name, whose `report` the tasks import.
     from knotflow import workers
 
     workers._main()

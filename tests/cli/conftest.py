@@ -1,4 +1,4 @@
-"""Commands in the process of the test, which is quicker than in their own."""
+"""Commands in the process of the tests, which is faster than one process each."""
 
 import sys
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from knotflow import cli
 def run_apart(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """Run a command in a temporary folder: exit status, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # the program is not `python -m pytest`
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["knotflow", *arguments])

@@ -1,5 +1,6 @@
 """The commands as a user runs them: in a process of their own, from another folder."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,18 +73,7 @@ main()
 
 
 def test_reproduce_refuses_a_folder_of_another_seed(tmp_path: Path) -> None:
-    arguments = [
-        "reproduce",
-        "toy2d",
-        "--scale",
-        "smoke",
-        "--model",
-        "bspline",
-        "--domain",
-        "interval",
-        "--out",
-        "x",
-    ]
+    arguments = shlex.split("reproduce toy2d --scale smoke --model bspline --domain interval --out x")
     first = run(tmp_path, *arguments)
     assert first.returncode == 0, first.stderr
     assert "figure1.png" in {path.name for path in (tmp_path / "x").iterdir()}

@@ -35,7 +35,7 @@ def moved(run_here, monkeypatch) -> Callable[..., tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with data of the chain and a run, half of whose frames were held back."""
+    """A folder with data of the chain and a run, half of whose frames were held out."""
     folder = tmp_path_factory.mktemp("made")
     data = chain_data(folder / "chain.h5", n=200, replicas=4)
     split = {"file": data.name, "frames": 200, "kind": "time", "validation": [[100, 200]]}
@@ -62,7 +62,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
     assert {path.name for path in Path("out").iterdir()} == written
     assert Path("out/energy.png").read_bytes().startswith(b"\x89PNG")
 
-    # The same by the functions behind it, from frames that were held back.
+    # The same by the functions behind it, from frames that were held out.
     held = trajectory.read(data).positions[100:]
     chosen = frames_of(
         data, chain(), 3, split={"file": "chain.h5", "frames": 200, "validation": [[100, 200]]}
@@ -79,7 +79,7 @@ def test_a_run_and_what_it_leaves(moved, made: Path, tmp_path: Path) -> None:
 
     # Given again, it says so; other options are refused.
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--trajectory", "new/t.xtc")
-    assert status == 0 and "out holds this run already, finished." in said and "│ broken │ 0 │" in said
+    assert status == 0 and "out holds this run already; it is finished." in said and "│ broken │ 0 │" in said
     status, said = moved(str(model), str(data), *SHORT, "--out", "out", "--seed", "1")
     assert status == 2 and "out/record.npz holds dynamics made with config.seed" in said
     assert not list(tmp_path.glob("**/.*"))
@@ -208,7 +208,7 @@ def test_the_drift_is_part_of_an_evaluation(run_here, moved, made: Path, tmp_pat
     assert status == 0 and again["dynamics"] == found["dynamics"]
     bent_chain_generator(0.2).save(model)
     status, said = run_here(*arguments)
-    assert status == 0 and "m/dynamics is about another model and left out." in said
+    assert status == 0 and "m/dynamics is about another model, so it is left out." in said
     assert "dynamics" not in json.loads(Path("m/metrics.json").read_text())
 
 

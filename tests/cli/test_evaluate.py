@@ -37,7 +37,7 @@ def made(tmp_path_factory) -> Path:
 def test_alanine_dipeptide_from_its_run_folder(run, made: Path) -> None:
     status, said = run(str(made / "ala2"), str(made / "ala2.h5"), "--samples", "300")
     assert status == 0
-    assert "300 samples, 60 frames (held back in training, of 120 in ala2.h5)" in said
+    assert "300 samples, 60 frames (held out, of 120 in ala2.h5)" in said
     for text in (
         "NLL of the data",
         "KL(flow ‖ target)",

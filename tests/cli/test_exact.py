@@ -10,7 +10,6 @@ import mdtraj
 import numpy as np
 import pytest
 import torch
-import typer
 
 import knotflow as kf
 from knotflow.analysis.chain_summary import ChainSummary, Memory
@@ -161,7 +160,7 @@ def test_bad_input_is_one_sentence(run, tmp_path: Path) -> None:
 
 
 def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
-    """The command that ``knotflow reproduce exact`` is."""
+    """``knotflow reproduce exact``."""
     from knotflow.energies import TorchForceField
     from tests.analysis.generators import chain_data
 
@@ -171,12 +170,8 @@ def test_compared_with_dynamics(run_here, tmp_path: Path, monkeypatch) -> None:
     )
     bent_chain_generator().float().save(tmp_path / "chain.safetensors")
     chain_data(tmp_path / "data.h5", n=1000)
-    app = typer.Typer()
-    app.command("exact")(command.reproduce)
-    app.callback()(lambda: None)
-    monkeypatch.setattr("knotflow.cli.app", app)
     options = ["--data", "data.h5", "-n", "200", "--chains", "40", "--burn-in", "10", "--every", "3"]
-    status, said = run_here("exact", "chain.safetensors", *options, "--out", "out")
+    status, said = run_here("reproduce", "exact", "chain.safetensors", *options, "--out", "out")
     assert status == 0 and "200 samples of 40 chains, 1,000 frames of 20 replicas" in said
     row = re.search(r"mean energy, kT │ ([\d.]+) ± ([\d.]+) │ ([\d.]+) ± ([\d.]+) │ (-?[\d.]+)", said)
     a, a_error, b, b_error, z = map(float, row.groups())

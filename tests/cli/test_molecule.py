@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from knotflow.cli.molecule import SolventName, load_molecule
+from knotflow.cli.molecule import load_molecule
 
 
 def test_alanine_dipeptide_is_the_default() -> None:
     default, named = load_molecule(), load_molecule("ala2")
     assert default.name == "ala2" and default.xml == named.xml
-    dry = load_molecule("ala2", solvent=SolventName.vacuum, temperature=400)
+    dry = load_molecule("ala2", solvent="vacuum", temperature=400)
     assert dry.temperature == 400 and dry.origin["force_field"] == ["amber99sbildn.xml"]
 
 
@@ -20,7 +20,7 @@ def test_a_file_or_a_sequence(tmp_path: Path) -> None:
     path.write_text((resources.files("knotflow.molecules") / "data" / "ala2.pdb").read_text())
     found = load_molecule(str(path), force_field=["amber03.xml"], add_hydrogens=True)
     assert found.name == "dipeptide" and found.origin["force_field"] == ["amber03.xml", "amber03_obc.xml"]
-    assert load_molecule(peptide="GG", solvent=SolventName.vacuum).name == "GG"
+    assert load_molecule(peptide="GG", solvent="vacuum").name == "GG"
 
 
 @pytest.mark.parametrize(

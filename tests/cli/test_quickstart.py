@@ -53,7 +53,7 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
     # Once more: nothing is left to do.
     page = (here / "report.html").stat().st_mtime_ns
     status, said = run_here(*SMOKE)
-    assert status == 0 and "everything is done already; remove here to start again" in said
+    assert status == 0 and "everything is done already; remove here to start over" in said
     assert "step" not in said.split("Learned:")[0] and (here / "report.html").stat().st_mtime_ns == page
 
     # As JSON, the same; only what is missing is made again.

@@ -94,7 +94,7 @@ def test_numbers_are_those_of_the_parts(made) -> None:
 
 
 def test_forces_are_those_of_the_frames_held_back(made) -> None:
-    """The error of forces once more, from model and data; held back are 12 of 120 frames, see Table 1."""
+    """The error of forces once more, from model and data; held out are 12 of 120 frames, see Table 1."""
     out, found, _ = made
     info, frames = trajectory.open_info(out / "ala2.h5"), trajectory.read(out / "ala2.h5")
     split = json.loads((out / "table1" / "bspline-fm-0-rec" / "split.json").read_text())

@@ -4,8 +4,7 @@ import inspect
 import tomllib
 from enum import Enum
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import typer
@@ -41,13 +40,15 @@ def annotation(command: Any, parameter: Any) -> Any:
 
 def words(kind: Any, turn: int) -> list[str]:
     """Values for one parameter as given on a command line; another turn gives others."""
-    if isinstance(kind, UnionType):
+    if type(None) in get_args(kind):
         kind = next(inner for inner in get_args(kind) if inner is not type(None))
     if get_origin(kind) is list:
         return [words(get_args(kind)[0], turn + k)[0] for k in range(2)]
     if isinstance(kind, type) and issubclass(kind, Enum):
-        members = list(kind)
-        return [members[(turn + 1) % len(members)].value]
+        kind = Literal[tuple(member.value for member in kind)]
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        return [choices[(turn + 1) % len(choices)]]
     return [{int: str(7 + turn), float: str(1 / (3 + turn))}.get(kind, NASTY[turn % len(NASTY)])]
 
 

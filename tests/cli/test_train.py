@@ -70,7 +70,7 @@ def test_train_then_sample_then_evaluate(run_here, data: Path, tmp_path: Path) -
 
     status, said = run_here(*evaluate.split()[1:], "--samples", "200")
     assert status == 0, said
-    assert "200 samples, 40 frames (held back in training, of 400 in chain.h5)" in said
+    assert "200 samples, 40 frames (held out, of 400 in chain.h5)" in said
     assert json.loads((tmp_path / "runs/a/metrics.json").read_text())["about"]["samples"] == 200
 
 

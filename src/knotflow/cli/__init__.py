@@ -1,4 +1,4 @@
-"""The command line: ``knotflow --help``."""
+"""The command line ``knotflow``: one file per command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from knotflow.workers import WorkerError
 
 app = typer.Typer(
     name="knotflow",
-    help="Smooth normalizing flows for physics.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,14 +58,16 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and engine."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print version and spline engine."
+        ),
     ] = False,
 ) -> None:
     """Smooth normalizing flows for physics."""
 
 
 def main() -> None:
-    """Run the command line; errors of the user end in one sentence and exit status 2."""
+    """Run the command line; user errors end in one sentence and exit status 2."""
     try:
         app()
     except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:

@@ -1,11 +1,10 @@
-"""``knotflow check``: does a molecule, or a trained model, work on this machine?"""
+"""``knotflow check``: checks of a molecule or a trained model on this machine."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -21,53 +20,51 @@ from knotflow.kernels.library import engine
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
     from knotflow.molecules.system import MolecularSystem
-
-
-NOT_CHECKED: Final = "the check is not complete."
+    from knotflow.progress import Progress
 
 
 def check(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A model: a .safetensors file, the folder of a training run, or ala2, which comes with "
-            "knotflow. Or a molecule: a .pdb file; by default alanine dipeptide.",
+            help="A model (.safetensors file, folder of a training run, or ala2, which comes with knotflow) "
+            "or a molecule (.pdb file); by default the molecule alanine dipeptide.",
             autocompletion=complete_model,
         ),
     ] = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
-    solvent: options.SolventOption = options.SolventName.obc,
+    solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
     frames: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="For a molecule: frames for energies and forces, by default 10,000; coordinates get ten "
-            "times as many. For a model: samples, by default 2,000.",
-            show_default=False,
+            help="For a molecule: frames for energies and forces, by default 10,000; coordinates are checked "
+            "on ten times as many. For a model: samples, by default 2,000.",
         ),
     ] = None,
     compiled: Annotated[
         bool,
         typer.Option(
-            "--compiled", help="Check the compiled force field, too; compiling takes most of a minute."
+            "--compiled", help="Also check the compiled force field; compiling takes most of a minute."
         ),
     ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Check a molecule or a trained model on this machine; the exit status is 1 if something is wrong.
+    """Check that a molecule or a trained model works on this machine; the exit status is 1 if it does not.
 
-    For a molecule, random frames from a short hot simulation go through everything that training and sampling
-    use. Energies and forces must agree with OpenMM's double-precision platform, for a force field rebuilt
-    from its files, and positions must survive the conversion to internal coordinates and back.
+    A molecule is checked on random frames of a short hot simulation, with everything that training and
+    sampling use. Energies and forces must agree with OpenMM's double-precision platform on a force field
+    rebuilt from its files. Converting positions to internal coordinates and back must not change them.
 
-    For a model, samples must survive the flow in both directions, with the same density each way.
-    Log-determinants must agree with Jacobians and forces with finite differences, without jumps. The density
-    must integrate to one, and nothing may be infinite or NaN. OpenMM is not needed.
+    A model is checked on samples. Passing them through the flow and back must not change them, and both
+    directions must give the same density. Log-determinants must agree with Jacobians, and forces with finite
+    differences, without jumps. The density must integrate to one, and nothing may be infinite or NaN. OpenMM
+    is not needed.
 
     Examples:
         knotflow check
@@ -80,24 +77,24 @@ def check(
 
         knotflow check runs/ala2 --json
     """
-    output = Output(as_json=as_json, quiet=quiet)
-    runs_on = engine()
-    if what is not None and _is_model(what):
-        _refuse_options(
-            peptide=peptide is not None,
-            force_field=force_field is not None,
-            solvent=solvent is not options.SolventName.obc,
-            temperature=temperature != 300.0,
-            add_hydrogens=add_hydrogens,
-            compiled=compiled,
-        )
-        title, checks = _check_model(output, Path(what), frames or 2_000, seed)
-        caption = "largest error over all samples"
-    else:
-        _refuse(what, peptide)
-        system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
-        title, checks = _check_molecule(output, system, frames or 10_000, seed, compiled)
-        caption = "largest error over all frames; of max: relative to the largest force in the same frame"
+    output, runs_on = Output(as_json=as_json, quiet=quiet), engine()
+    with working(output, "the check is not complete.") as progress:
+        if what is not None and _is_model(what):
+            _refuse_options(
+                peptide=peptide is not None,
+                force_field=force_field is not None,
+                solvent=solvent != "obc",
+                temperature=temperature != 300.0,
+                add_hydrogens=add_hydrogens,
+                compiled=compiled,
+            )
+            title, checks = _check_model(Path(what), frames or 2_000, seed, progress)
+            caption = "largest error over all samples"
+        else:
+            _refuse(what, peptide)
+            system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
+            title, checks = _check_molecule(system, frames or 10_000, seed, progress, compiled)
+            caption = "largest error over all frames; of max: relative to the largest force in the same frame"
     _print(output, title, caption, checks)
     output.say(f"Spline engine: {runs_on}.")
     broken = [check.name for check in checks if not check.ok]
@@ -117,7 +114,7 @@ def _is_model(what: str) -> bool:
 
 
 def _refuse_options(**given: bool) -> None:
-    """Refuse options that only molecules have."""
+    """Refuse options that are for molecules only."""
     for name, is_given in given.items():
         if is_given:
             raise ValueError(
@@ -126,19 +123,17 @@ def _refuse_options(**given: bool) -> None:
 
 
 def _check_molecule(
-    output: Output, system: MolecularSystem, frames: int, seed: int, compiled: bool
+    system: MolecularSystem, frames: int, seed: int, progress: Progress, compiled: bool
 ) -> tuple[str, list[Check]]:
-    """A title, and what was found."""
+    """A title, and the results."""
     from knotflow.analysis.check import check_molecule
 
-    with working(output, NOT_CHECKED) as progress:
-        checks = check_molecule(system, frames, seed, progress, compiled=compiled)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
-    return title, checks
+    return title, check_molecule(system, frames, seed, progress, compiled=compiled)
 
 
-def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[str, list[Check]]:
-    """A title, and what was found. If the file has no molecule, only the flow is checked."""
+def _check_model(path: Path, samples: int, seed: int, progress: Progress) -> tuple[str, list[Check]]:
+    """A title, and the results. If the file holds no molecule, only the flow is checked."""
     path = model_file(path)
     from knotflow.analysis.check_model import check_flow, check_model
     from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -146,18 +141,17 @@ def _check_model(output: Output, path: Path, samples: int, seed: int) -> tuple[s
 
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
-    with working(output, NOT_CHECKED) as progress:
-        if isinstance(model, BoltzmannGenerator):
-            name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
-            checks = check_model(model, samples, seed, progress)
-        else:
-            name = f"{model.dim} coordinates"
-            checks = check_flow(model, samples, seed, progress)
+    if isinstance(model, BoltzmannGenerator):
+        name = f"{model.molecule['name']}, {model.n_atoms} atoms at {model.temperature:g} K"
+        checks = check_model(model, samples, seed, progress)
+    else:
+        name = f"{model.dim} coordinates"
+        checks = check_flow(model, samples, seed, progress)
     return f"{path.name}: {name}, {size:,} parameters, {samples:,} samples", checks
 
 
 def _refuse(what: str | None, peptide: str | None) -> None:
-    """Refuse what the shared options would explain with options that this command does not have."""
+    """Refuse what `load_molecule` would refuse with names of options that this command does not have."""
     if what is not None and peptide is not None:
         raise ValueError(f"{what!r} and --peptide both name a molecule; give only one of them.")
     if what not in (None, "ala2") and Path(str(what)).suffix.lower() != ".pdb":
@@ -172,18 +166,12 @@ def _print(output: Output, title: str, caption: str, checks: list[Check]) -> Non
     for check in checks:
         measured = "not available" if check.value is None else f"{_measured(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
-        table.add_row(check.name, measured, promise, _verdict(check))
+        verdict = "[green]yes[/]" if check.ok else "[bold red]NO[/]"
+        table.add_row(check.name, measured, promise, "-" if None in (check.value, check.limit) else verdict)
     output.show(table)
     for note in dict.fromkeys(check.note for check in checks if check.note):
         output.say(note)
 
 
 def _measured(value: float) -> str:
-    whole = value == round(value) if math.isfinite(value) else False
-    return f"{value:,.0f}" if whole and abs(value) < 1e6 else f"{value:.2g}"
-
-
-def _verdict(check: Check) -> str:
-    if check.value is None or check.limit is None:
-        return "-"
-    return "[green]yes[/]" if check.ok else "[bold red]NO[/]"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e6 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""``knotflow dynamics``: does a molecule stay whole on the energy of a flow?"""
+"""``knotflow dynamics``: molecular dynamics on the energy of a flow, and its drift score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument, model_file, results_folder
-from knotflow.cli.options import AllFramesOption, CompileName, CompileOption, SeedOption
+from knotflow.cli.options import AllFramesOption, CompileOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import AGAIN, working
 from knotflow.cli.settings import ConfigOption, kept
@@ -19,9 +19,10 @@ from knotflow.cli.settings import ConfigOption, kept
 if TYPE_CHECKING:
     from knotflow.dynamics import DynamicsConfig, Record
     from knotflow.molecules import MolecularSystem
+    from knotflow.workflows.dynamics import Compile
 
 FOLDER: Final = "dynamics"
-"""Beside a model, for its dynamics."""
+"""Name of the folder for the results, beside the model."""
 ENDINGS: Final = (".h5", ".xtc", ".dcd", ".pdb")
 
 
@@ -31,17 +32,15 @@ def dynamics(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Trajectory with the starting frames (.h5, or any format MDTraj reads); by default the "
-            "molecules start from samples of the model.",
-            show_default=False,
+            help="Trajectory with frames to start from (.h5, or any format MDTraj reads); by default, "
+            "molecules start from samples of the model."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the results; by default dynamics beside the model, or dynamics-true with "
-            "--true. An unfinished run is continued.",
-            show_default=False,
+            help="Folder for the results; by default dynamics (with --true, dynamics-true) beside the model. "
+            "An unfinished run is continued."
         ),
     ] = None,
     true: Annotated[
@@ -49,38 +48,37 @@ def dynamics(
         typer.Option("--true", help="Use the molecule's force field instead of the flow, for comparison."),
     ] = False,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Number of molecules; each starts from another frame.")
+        int, typer.Option(min=1, help="Number of molecules; each starts from a different frame.")
     ] = 10,
     dt: Annotated[float, typer.Option(help="Time step in fs.")] = 0.1,
     equilibration: Annotated[
-        float, typer.Option(help="Length of the first part, with a thermostat, in ps.")
+        float, typer.Option(help="Duration of the first part, with a thermostat, in ps.")
     ] = 5.0,
     production: Annotated[
-        float, typer.Option(help="Length of the second part, without a thermostat, in ps.")
+        float, typer.Option(help="Duration of the second part, without a thermostat, in ps.")
     ] = 5.0,
     friction: Annotated[float, typer.Option(help="Friction of the thermostat, per ps.")] = 10.0,
     every: Annotated[int, typer.Option(min=1, help="Steps between records.")] = 50,
     seed: SeedOption = 0,
     all_frames: AllFramesOption = False,
-    compile: CompileOption = CompileName.auto,
+    compile: CompileOption = "auto",
     trajectory: Annotated[
         Path | None,
         typer.Option(
-            help="Also write the recorded positions to this file, one replica after another: .h5, .xtc, .dcd "
-            "or .pdb.",
-            show_default=False,
+            help="Also write the recorded positions to this file (.h5, .xtc, .dcd or .pdb), one replica "
+            "after another."
         ),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run dynamics on the energy of a flow and see whether molecules stay whole without a thermostat.
+    """Run molecular dynamics on the energy of a flow, to see whether molecules stay whole.
 
     The defaults are the test of Hong & Chun (AAAI 2023), figure 4: ten molecules, 5 ps of Langevin dynamics,
     then 5 ps without a thermostat. In the second part the total energy should be constant; its slope and its
-    deviation are the drift score. If DATA is the file the model was trained on, molecules start from frames
-    that training did not see.
+    standard deviation are the drift score. If DATA is the file the model was trained on, molecules start from
+    frames that were held out.
 
     Everything is computed in float64. The folder gets record.npz (energies and positions), drift.json,
     energy.png and dynamics.toml with all settings. You can stop with Ctrl-C; the same command continues.
@@ -103,39 +101,21 @@ def dynamics(
     from knotflow.dynamics import DynamicsConfig
 
     output = Output(as_json=as_json, quiet=quiet)
-    plan = DynamicsConfig.parse(
-        {
-            "replicas": replicas,
-            "dt": dt / 1000,
-            "equilibration": equilibration,
-            "production": production,
-            "friction": friction,
-            "every": every,
-            "seed": seed,
-        }
-    )
+    plan = from_options(ctx, DynamicsConfig, dt=dt / 1000)
     with kept(ctx, folder / "dynamics.toml"):
         record, system = run_protocol(
-            path,
-            data,
-            folder,
-            plan,
-            true=true,
-            all_frames=all_frames,
-            compile=compile.value,
-            output=output,
+            path, data, folder, plan, true=true, all_frames=all_frames, compile=compile, output=output
         )
     if trajectory is not None:
         _write_trajectory(record, system, trajectory)
     drift = read_drift(folder)
     output.document(drift)
     output.show(table(drift))
-    files = [str(folder), *([] if trajectory is None else [str(trajectory)])]
-    output.say(f"Results: {', '.join(files)}")
+    output.say(f"Results: {', '.join(str(path) for path in (folder, trajectory) if path is not None)}")
 
 
 def _check_trajectory(path: Path, data: Path | None, folder: Path) -> None:
-    """Refuse other formats, and files that are not of this run."""
+    """Refuse other formats, and existing files unless an earlier call of this run wrote them."""
     from knotflow.dynamics.protocol import RECORD
 
     if path.suffix not in ENDINGS:
@@ -153,29 +133,21 @@ def run_protocol(
     *,
     true: bool = False,
     all_frames: bool = False,
-    compile: Any = "auto",
+    compile: Compile = "auto",
     output: Output,
 ) -> tuple[Record, MolecularSystem]:
-    """Run the dynamics in a folder, continue it, or read it if it is finished; with progress.
+    """Run the dynamics, continue it, or read it if it is finished; with progress, and a picture at the end.
 
-    Args:
-        model: A model file.
-        data: Frames to start from; None: samples of the model.
-        folder: For the results.
-        config: How to run.
-        true: Whether to use the force field instead of the flow.
-        all_frames: Whether frames of the training may be used, too.
-        compile: Whether to compile the force field.
-        output: Where to show progress.
+    The arguments are those of `DynamicsRun`; ``output`` is where progress is shown.
     """
     from knotflow.report.dynamics_plots import EnergyPanel, draw_energies
     from knotflow.report.figures import new_figure, save
     from knotflow.workflows.dynamics import DynamicsRun
 
-    new_figure(1, 1)  # say now, not after the run, if matplotlib is missing
+    new_figure(1, 1)  # if matplotlib is missing, say so before the run
     run = DynamicsRun(model, data, folder, config, true=true, all_frames=all_frames, compile=compile)
     if run.finished:
-        output.tell(f"{folder} holds this run already, finished.")
+        output.tell(f"{folder} holds this run already; it is finished.")
     elif run.begun:
         output.tell(f"continuing the run in {folder}")
     if run.compiles and not run.finished:
@@ -188,7 +160,7 @@ def run_protocol(
 
 
 def read_drift(folder: Path) -> dict[str, Any]:
-    """The drift score in a folder.
+    """The drift score in a folder of results.
 
     Raises:
         ValueError: if the file is damaged.
@@ -204,7 +176,7 @@ def read_drift(folder: Path) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> Table:
-    """The drift score, as a file ``drift.json`` has it."""
+    """The drift score of a file ``drift.json``."""
     from knotflow.report.dynamics_plots import reasons
     from knotflow.statistics.estimates import Estimate
 
@@ -232,7 +204,7 @@ def table(found: Mapping[str, Any]) -> Table:
 
 
 def _write_trajectory(record: Record, system: MolecularSystem, path: Path) -> None:
-    """Write positions for MDTraj and other programs; the file appears when it is complete."""
+    """Write positions in a format of MDTraj; the file appears when it is complete."""
     part = path.with_name(f".{path.stem}.part{path.suffix}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""``knotflow evaluate``: how good is a Boltzmann generator?"""
+"""``knotflow evaluate``: a Boltzmann generator compared with data and its force field."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ def evaluate(
     samples: DrawnOption = 10_000,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for all numbers; by default metrics.json beside the model.", show_default=False
-        ),
+        Path | None, typer.Option(help="File for all numbers; by default metrics.json beside the model.")
     ] = None,
     all_frames: AllFramesOption = False,
     float64: Float64Option = False,
@@ -38,8 +35,8 @@ def evaluate(
         bool,
         typer.Option(
             "--dynamics",
-            help="First run `knotflow dynamics` with its defaults, which takes minutes to hours, unless its "
-            "results are there already.",
+            help="First run `knotflow dynamics` with its defaults, unless its results exist already; takes "
+            "minutes to hours.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -47,12 +44,12 @@ def evaluate(
 ) -> None:
     """Compare a Boltzmann generator with data and with its force field; every estimate has an error bar.
 
-    If DATA is the file the model was trained on, only frames that training did not see are used. The command
-    prints the NLL and its lowest possible value, force errors, log Z, the effective sample size, and how much
-    energies and torsions differ, and writes all of it to metrics.json. Errors are standard errors: over
-    replicas for data, over samples for samples.
+    If DATA is the file the model was trained on, only frames that were held out are used. The command prints
+    the negative log-likelihood and its lowest possible value, force errors, log Z, the effective sample size,
+    and how much energies and torsions differ, and writes all of it to metrics.json. Errors are standard
+    errors: over replicas for data, over samples for samples.
 
-    If there are results of `knotflow dynamics` in the model's folder, the drift score is included.
+    The drift score is included if the model's folder has results of `knotflow dynamics`.
 
     Examples:
         knotflow evaluate runs/ala2 data/ala2.h5
@@ -92,7 +89,7 @@ def evaluate(
 def _drift(
     model: Path, data: Path, output: Output, *, wanted: bool, all_frames: bool
 ) -> dict[str, Any] | None:
-    """The drift score in the folder beside a model; if it is missing and wanted, it is computed."""
+    """The drift score of a model from the folder beside it; if it is missing but wanted, it is computed."""
     from knotflow.inputs import file_fingerprint
 
     folder = results_folder(model) / protocol.FOLDER
@@ -101,7 +98,7 @@ def _drift(
         return found
     if not wanted:
         if found is not None:
-            output.tell(f"{folder} is about another model and left out.")
+            output.tell(f"{folder} is about another model, so it is left out.")
         return None
     from knotflow.dynamics import DynamicsConfig
 
@@ -110,10 +107,10 @@ def _drift(
 
 
 def table(evaluation: Evaluation) -> Group:
-    """All measures, and below them those of the torsions of each residue."""
+    """All measures, and below them those for the torsions of each residue."""
     about = evaluation.about
     data = about["data"]
-    rows = "all" if data["rows"] == "all" else "held back in training, of"
+    rows = "all" if data["rows"] == "all" else "held out, of"
     main = Table(
         "measure", "value", "unit",
         title=f"{about['molecule']} at {about['temperature']:g} K: {about['samples']:,} samples, "
@@ -123,10 +120,7 @@ def table(evaluation: Evaluation) -> Group:
     align_right(main, slice(1, 2))
     for measure in evaluation.measures.values():
         main.add_row(escape(measure.text), str(measure), escape(measure.unit))
-    parts = [main]
-    if evaluation.residues:
-        parts.append(_torsion_table(evaluation))
-    return Group(*parts)
+    return Group(main, _torsion_table(evaluation)) if evaluation.residues else Group(main)
 
 
 def _torsion_table(evaluation: Evaluation) -> Table:

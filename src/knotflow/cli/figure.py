@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Draw pictures of the transforms.", no_args_is_help=True)
+from knotflow.cli.options import SeedOption
+
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -20,9 +22,9 @@ def transforms(
     out: Annotated[Path, typer.Option(help="Picture to write: .png, .pdf or .svg.")] = Path("transforms.png"),
     order: Annotated[int, typer.Option(help="Order k of the splines; 4 is cubic.")] = 4,
     bins: Annotated[int, typer.Option(help="Number of bins.")] = 8,
-    maps: Annotated[int, typer.Option(help="Number of random maps in each panel.")] = 7,
+    maps: Annotated[int, typer.Option(help="Number of random maps per panel.")] = 7,
     scale: Annotated[float, typer.Option(help="Standard deviation of the raw parameters.")] = 1.5,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    seed: SeedOption = 0,
 ) -> None:
     """Draw random B-spline transforms of an interval, a circle and the line, with their slopes.
 

@@ -1,4 +1,4 @@
-"""``knotflow import``: trajectories of other programs."""
+"""``knotflow import``: trajectories of other programs as data files."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def import_data(
             "default they are assumed to be in its order."
         ),
     ] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Keep one in so many frames of each replica.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Keep every Nth frame of each replica.")] = 1,
     molecule: options.MoleculeOption = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
-    solvent: options.SolventOption = options.SolventName.obc,
+    solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Turn trajectories of other programs into a data file; missing energies and forces are computed.
+    """Convert trajectories of other programs to a data file; missing energies and forces are computed.
 
     All frames are checked. All settings are saved in a .toml file beside the new file, for --config.
 

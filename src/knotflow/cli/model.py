@@ -1,38 +1,27 @@
-"""The argument of all commands on trained models: which file it means, and where results go."""
+"""The argument of all commands that take a trained model: its file, and where results go."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 import knotflow
-from knotflow.transforms.families import FAMILIES, RENAMED
-
-
-class _Renamed(StrEnum):
-    """An enumeration that knows the names of earlier versions, which files of settings may have."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        return cls(RENAMED[str(value)]) if value in RENAMED else None
-
+from knotflow.transforms.families import FAMILIES
 
 if TYPE_CHECKING:
-    TransformName = _Renamed
+    TransformName = str
 else:
-    TransformName = _Renamed("TransformName", {name: name for name in FAMILIES})
-BSPLINE: Final = TransformName("bspline")
+    TransformName = Literal[tuple(FAMILIES)]
 MODELS: Final = Path(knotflow.__file__).parent / "models"
-"""The folder of `knotflow.flows.pretrained`, which cannot be asked at every Tab: it imports torch."""
+"""The folder of `knotflow.flows.pretrained`, which imports torch: too slow for completion with Tab."""
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """What Tab offers: models of the package, and model files and run folders nearby.
+    """Completions with Tab: models that come with knotflow, model files and run folders nearby.
 
-    Nothing if none of them fits; the shell then completes file names.
+    If none fits, the shell completes file names.
     """
     names = [path.stem for path in sorted(MODELS.glob("*.safetensors"))]
     files = [str(path) for path in sorted(Path().glob("*.safetensors"))]

@@ -1,10 +1,9 @@
-"""The options of all commands on molecules, and the molecule they describe."""
+"""The options of all commands that take a molecule, and the molecule that they describe."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,13 +11,6 @@ if TYPE_CHECKING:
     from knotflow.molecules.system import MolecularSystem
 
 PANEL = "Molecule"
-
-
-class SolventName(StrEnum):
-    """What surrounds the molecule."""
-
-    obc = "obc"
-    vacuum = "vacuum"
 
 
 MoleculeOption = Annotated[
@@ -44,11 +36,11 @@ ForceFieldOption = Annotated[
     ),
 ]
 SolventOption = Annotated[
-    SolventName,
+    Literal["obc", "vacuum"],
     typer.Option(
         "--solvent",
         rich_help_panel=PANEL,
-        help="obc: implicit water that fits the force field; vacuum: nothing but the force field.",
+        help="obc: implicit water that fits the force field; vacuum: no solvent.",
     ),
 ]
 TemperatureOption = Annotated[
@@ -66,7 +58,7 @@ def load_molecule(
     molecule: str | None = None,
     peptide: str | None = None,
     force_field: list[str] | None = None,
-    solvent: SolventName = SolventName.obc,
+    solvent: Literal["obc", "vacuum"] = "obc",
     temperature: float = 300.0,
     add_hydrogens: bool = False,
 ) -> MolecularSystem:
@@ -86,13 +78,13 @@ def load_molecule(
         raise ValueError("--add-hydrogens is for .pdb files; other molecules are complete, so leave it out.")
     files = force_field or list(DEFAULT_FORCE_FIELD)
     if peptide is not None:
-        return peptides.peptide(peptide, files, solvent.value, temperature)
+        return peptides.peptide(peptide, files, solvent, temperature)
     if molecule is not None and is_file:
         if Path(molecule).suffix.lower() != ".pdb":
             raise ValueError(f"--molecule must be ala2 or a .pdb file, got {molecule!r}; see also --peptide.")
-        return system.from_pdb(molecule, files, solvent.value, temperature, add_hydrogens)
+        return system.from_pdb(molecule, files, solvent, temperature, add_hydrogens)
     if force_field:
         raise ValueError(
             "ala2 has a force field of its own; use --peptide A, the same molecule, for another."
         )
-    return system.ala2(temperature, solvent=solvent is SolventName.obc)
+    return system.ala2(temperature, solvent=solvent == "obc")

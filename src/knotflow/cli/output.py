@@ -1,4 +1,4 @@
-"""What a command prints: results to standard output, progress to standard error; as text, as JSON, or not."""
+"""Output of commands: results on standard output as text or JSON, progress on standard error."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         rich_help_panel=PANEL,
-        help="Print the results as one JSON document, for scripts; progress goes to standard error.",
+        help="Print the results as one JSON document for scripts; progress goes to standard error.",
     ),
 ]
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", rich_help_panel=PANEL, help="Print nothing but errors and the results of --json."
+        "--quiet", "-q", rich_help_panel=PANEL, help="Print only errors and, with --json, the document."
     ),
 ]
 
 
 class Output:
-    """Where a command prints, and how much.
+    """The output of a command.
 
     Args:
-        as_json: Whether standard output gets one JSON document and nothing else.
-        quiet: Whether there is neither progress nor text.
+        as_json: Print one JSON document to standard output and nothing else.
+        quiet: Print neither progress nor text.
     """
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.results = Console(quiet=as_json or quiet)
         """Tables and sentences, to standard output."""
-        # Without a terminal there are no bars.
+        # A console that is no terminal shows no bars.
         self.progress = Console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
         """Bars, and lines where there is no terminal, to standard error."""
 
@@ -52,11 +52,11 @@ class Output:
 
     def say(self, sentence: str) -> None:
         """Print a sentence among the results."""
-        _say(self.results, sentence)
+        print_line(self.results, sentence)
 
     def tell(self, sentence: str) -> None:
         """Print a sentence about the work in progress."""
-        _say(self.progress, sentence)
+        print_line(self.progress, sentence)
 
     def document(self, results: Mapping[str, Any]) -> None:
         """Print results as JSON if the user asked for it."""
@@ -64,12 +64,13 @@ class Output:
             typer.echo(json.dumps(plain(results), indent=1, allow_nan=False))
 
 
+def print_line(console: Console, text: str) -> None:
+    """Print text as it is: no markup, no colours, no line breaks."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
 def align_right(table: Table, columns: slice = slice(1, None)) -> Table:
-    """The table, with numbers in some columns: by default in all but the first."""
+    """Align columns of numbers to the right, by default all but the first; returns the table."""
     for column in table.columns[columns]:
         column.justify = "right"
     return table
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""Progress of a command: a bar with the time left on a terminal, lines in a file or pipe; and Ctrl-C."""
+"""Progress of commands: a bar with the time left on a terminal, lines in a file or pipe; and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from typing import Final, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from knotflow.cli.output import Output
+from knotflow.cli.output import Output, print_line
 
 Clock = Callable[[], float]
 
 WINDOW: Final = 600.0
-"""Seconds: the pace of earlier work does not count."""
+"""Seconds; the pace of earlier work does not count."""
 TRUST: Final = 30.0
-"""Seconds after which the measured pace counts as much as the expected one."""
+"""Seconds after which the measured pace has as much weight as the expected one."""
 FASTEST: Final = 0.5
-"""Work is not believed to go more than twice as fast as expected: it may begin half-way, from a file."""
+"""Work that seems more than twice as fast as expected may have been read from a file; this is the limit."""
 SHORT_PAUSE: Final = 10.0
-"""Seconds between two lines at least, unless a stage begins or ends."""
+"""Least number of seconds between two lines, unless a stage begins or ends."""
 LONG_PAUSE: Final = 60.0
-"""Seconds between two lines at most, as long as the work reports."""
+"""Largest number of seconds between two lines, as long as the work reports progress."""
 
 
 class TimeLeft:
-    r"""How long a piece of work still takes, judged by its pace of late.
+    r"""An estimate of the time that a piece of work still takes, from its recent pace.
 
-    The pace is that of the second half of what was done since the first report, and of the last ten minutes
-    at most: a slow start is soon forgotten, and what an earlier process did does not count. With an expected
-    pace $p$, in seconds for a unit of work, $w$ units in $t$ seconds give the pace $(t + c)/(w + c/p)$ with
-    $c$ = `TRUST`.
+    The pace is measured over the second half of the work since the first report, but at most over the last
+    ten minutes. So a slow start is soon forgotten, and the work of an earlier process does not count. With an
+    expected pace $p$, in seconds per unit of work, $w$ units in $t$ seconds give the pace $(t + c)/(w + c/p)$
+    with $c$ = `TRUST`.
 
     Args:
-        clock: Tells the time in seconds.
-        expected: The expected pace; None: it is not known.
+        clock: Returns the time in seconds.
+        expected: The expected pace; None if unknown.
     """
 
     def __init__(self, clock: Clock = time.monotonic, expected: float | None = None) -> None:
@@ -47,10 +46,10 @@ class TimeLeft:
         self._reports: deque[tuple[float, float]] = deque()
         self._first = 0.0
         self._state: tuple[float, float | None] = (clock(), None)
-        """When the last report came, and the seconds left then."""
+        """Time of the last report, and the seconds left at that time."""
 
     def report(self, done: float, total: float) -> None:
-        """So much is done."""
+        """Note how much is done."""
         now, reports = self.clock(), self._reports
         if not reports or done < reports[-1][1]:
             reports.clear()
@@ -59,31 +58,28 @@ class TimeLeft:
         half = (self._first + done) / 2
         while len(reports) > 2 and (reports[1][1] <= half or reports[1][0] <= now - WINDOW):
             reports.popleft()
-        pace = self._pace(now - reports[0][0], done - reports[0][1])
-        self._state = now, None if pace is None else pace * (total - done)
-
-    def _pace(self, seconds: float, worked: float) -> float | None:
-        """Seconds for a unit of work."""
+        seconds, worked, pace = now - reports[0][0], done - reports[0][1], None
         if self.expected is not None:
             pace = (seconds + TRUST) / (worked + TRUST / self.expected)
-            return max(FASTEST * self.expected, pace)
-        return seconds / worked if worked > 0 else None
+            pace = max(FASTEST * self.expected, pace)
+        elif worked > 0:
+            pace = seconds / worked
+        self._state = now, None if pace is None else pace * (total - done)
 
     @property
     def seconds(self) -> float | None:
-        """None while nothing is known. Silent work is believed to go on, through half of what was left."""
+        """Seconds left; None if unknown. Between reports they count down, to half of the last estimate."""
         when, left = self._state
         return None if left is None else left - min(self.clock() - when, left / 2)
 
     def __str__(self) -> str:
-        seconds = self.seconds
-        if seconds is None:
+        if (seconds := self.seconds) is None:
             return ""
         return "a few seconds left" if seconds < 10 else f"about {duration(seconds)} left"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: 0.7 s, 40 s, 3 min, 2.5 h, 4 days."""
+    """A time in a suitable unit: 0.7 s, 40 s, 3 min, 2.5 h, 4 days."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 90:
@@ -96,16 +92,16 @@ def duration(seconds: float) -> str:
 
 
 class Display:
-    """Shows progress while its block runs; a `knotflow.progress.Progress`.
+    """Shows progress while its ``with`` block runs; a `knotflow.progress.Progress`.
 
-    On a terminal there is a bar for the present stage, and a line remains when a stage ends. Elsewhere there
-    is a line when a stage begins, one as soon as the time left is known, one for every tenth of the work or
-    every minute, and one when the stage ends.
+    A terminal shows a bar for the current stage, and keeps one line for each stage that has ended. Elsewhere
+    a line is printed when a stage begins, as soon as the time left is known, for every tenth of the work or
+    every minute, and when the stage ends.
 
     Args:
-        console: Where to show it.
-        clock: Tells the time in seconds.
-        expected: Seconds expected for a unit of work, if they are known.
+        console: The console to print to.
+        clock: Returns the time in seconds.
+        expected: Expected seconds per unit of work; None if unknown.
     """
 
     def __init__(
@@ -117,18 +113,18 @@ class Display:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn("{task.percentage:.0f} %"),
-            _LeftColumn(self),
+            TextColumn("{task.fields[left]}"),  # formatted at each refresh, so it counts down
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self.bar.add_task("", total=None, visible=False, note="")
+        self._task = self.bar.add_task("", total=None, visible=False, note="", left="")
         self._doing, self._done, self._total = "", 0.0, 0.0
         self._began = self._said = clock()
         self._tenth, self._estimated = 0, False
         self._names: set[str] = set()
-        """What the present piece of work has been called."""
+        """Names of the stages in the current piece of work."""
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -149,18 +145,19 @@ class Display:
         self._doing, self._done, self._total = doing, done, total
         if total:
             self.left.report(done, total)
+        is_done = 0 < total <= done
         self.bar.update(
-            self._task, description=doing, completed=done, total=total or None, note=note, visible=True
+            self._task, description=doing, completed=done, total=total or None, visible=not is_done
         )
-        if 0 < total <= done:
-            self.bar.update(self._task, visible=False)
+        self.bar.update(self._task, note=note, left=self.left)
+        if is_done:
             self._end(begins, note)
         elif not self.console.is_terminal and (begins or self._is_due()):
             percent = f"{int(100 * done / total)} %" if total and done else ""
             self._say(percent, str(self.left) if total else "", note)
 
     def _end(self, begins: bool, note: str) -> None:
-        """Say how long it took, unless that was only a moment and the stage has been mentioned."""
+        """Print how long it took, unless that was only a moment and the stage has been printed already."""
         seconds = self.clock() - self._began
         if seconds >= 1 or begins or note:
             in_all = " in all" if len(self._names) > 1 else ""
@@ -179,18 +176,7 @@ class Display:
         self._estimated = self.left.seconds is not None
         words = ", ".join(part for part in parts if part)
         line = f"{self._doing}: {words}" if words else self._doing
-        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-class _LeftColumn(ProgressColumn):
-    """The time left, counted down between reports."""
-
-    def __init__(self, display: Display) -> None:
-        super().__init__()
-        self.display = display
-
-    def render(self, task: Task) -> Text:
-        return Text(str(self.display.left))
+        print_line(self.console, line)
 
 
 AGAIN: Final = "run the same command again to continue."
@@ -204,8 +190,8 @@ def working(
 
     Args:
         output: Where the command prints.
-        stopped: What to say after "Stopped;": what became of the work, and how to go on.
-        expected: Seconds expected for a unit of work, if they are known.
+        stopped: The sentence after "Stopped;": what is left of the work, and how to continue.
+        expected: Expected seconds per unit of work; None if unknown.
     """
     try:
         with Display(output.progress, expected=expected) as display:

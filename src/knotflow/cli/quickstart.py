@@ -1,10 +1,9 @@
-"""``knotflow quickstart``: see all of it work on a small molecule."""
+"""``knotflow quickstart``: everything at once, on a small molecule."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,19 +12,12 @@ from knotflow.cli.progress import working
 from knotflow.extras import MODULES, need
 
 
-class ScaleName(StrEnum):
-    """How much of everything."""
-
-    full = "full"
-    smoke = "smoke"
-
-
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/quickstart"),
     scale: Annotated[
-        ScaleName,
+        Literal["full", "smoke"],
         typer.Option(help="full: two minutes on two cores; smoke: less than one, to see that it works."),
-    ] = ScaleName.full,
+    ] = "full",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of all random numbers.")] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -44,14 +36,14 @@ def quickstart(
     from knotflow.workflows.quickstart_summary import facts, lines
 
     output = Output(as_json=as_json, quiet=quiet)
-    job = Quickstart(out, SCALES[scale.value](seed))
-    # Steps count in the seconds that they are expected to take.
+    job = Quickstart(out, SCALES[scale](seed))
+    # Progress counts the seconds that each step is expected to take.
     with working(output, expected=1.0) as progress:
         made = run(job, progress)
     if not made:
-        output.tell(f"everything is done already; remove {out} to start again")
+        output.tell(f"everything is done already; remove {out} to start over")
     found = facts(job)
-    told = lines(job, found)
-    output.document({"lines": told, "page": job.page, "samples": job.samples, "found": found})
-    for what, sentence in told.items():
-        output.say(f"{what + ':':<9}{sentence}")
+    summary = lines(job, found)
+    output.document({"lines": summary, "page": job.page, "samples": job.samples, "found": found})
+    for subject, sentence in summary.items():
+        output.say(f"{subject + ':':<9}{sentence}")

@@ -1,4 +1,4 @@
-"""``knotflow report``: a page about a trained model."""
+"""``knotflow report``: a web page about a trained model."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ def report(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="Trajectory of the same molecule, a .h5 file; by default that of the training, if it is "
-            "found.",
-            show_default=False,
+            help="Trajectory of the same molecule, a .h5 file; by default the training data, if found."
         ),
     ] = None,
     samples: DrawnOption = 10_000,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The page; by default report.html beside the model.", show_default=False),
+        Path | None, typer.Option(help="The page to write; by default report.html beside the model.")
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a page about a Boltzmann generator: verdicts, pictures, structures you can turn, all numbers.
+    """Write a web page about a Boltzmann generator: verdicts, pictures, structures to rotate, all numbers.
 
     The page is a single file that works offline. Its numbers come from metrics.json beside the model, if that
-    file is about this model, DATA, --samples and --seed; otherwise the model is evaluated first, as with
+    file has the same model, DATA, --samples and --seed; otherwise the model is evaluated first, as by
     `knotflow evaluate`.
-    Without DATA, the command looks for the training trajectory in the working folder, near the model, and in
-    folders called data there. If it finds none, the page shows what samples alone can tell.
+
+    Without DATA, the command looks for the training data in the working folder, near the model, and in
+    subfolders called data. If it finds none, the page shows what can be learned from samples alone.
 
     Examples:
         knotflow report runs/ala2 data/ala2.h5

@@ -1,4 +1,4 @@
-"""``knotflow sample``: structures from a trained model."""
+"""``knotflow sample``: samples of a trained model, written to a file."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ def sample(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write. Its ending chooses the format: .h5 (everything in one file, which "
+            help="The file to write. Its ending selects the format: .h5 (everything in one file that "
             "mdtraj.load reads), or .xtc, .dcd or .pdb (positions; the rest goes to a .csv file beside it)."
         ),
     ] = Path("samples.h5"),
     n: SamplesOption = 10_000,
     weights: Annotated[
         bool,
-        typer.Option(
-            "--weights", help="Add energies and the logarithms of the Boltzmann weights; needs OpenMM."
-        ),
+        typer.Option("--weights", help="Add energies and the logarithms of Boltzmann weights; needs OpenMM."),
     ] = False,
     seed: SeedOption = 0,
     keep_mirrored: Annotated[
@@ -50,10 +48,11 @@ def sample(
     """Draw samples from a Boltzmann generator into a file, each with its log-density.
 
     The file appears when it is complete, with all settings in a .toml file beside it, for --config. The same
-    seed always gives the same samples, whatever --batch is; --float64 gives others. Structures with a chiral
-    centre of the wrong handedness are left out unless you keep them. The log-density is that of the model,
-    log p(x). If the model draws the right handedness with probability P, that of the remaining samples is
-    higher by the constant -log P.
+    seed gives the same samples for any --batch, but others with --float64.
+
+    Structures with a chiral centre of the wrong handedness are left out, unless you use --keep-mirrored. The
+    log-density is that of the model, log p(x). If the model draws the right handedness with probability P,
+    the log-density of the remaining samples is higher by the constant -log P.
 
     --weights adds log W = -U(x)/kT - log p(x): averages weighted by W are averages over the Boltzmann
     distribution. Without it, neither OpenMM nor a force field is needed.

@@ -1,10 +1,9 @@
-"""``knotflow simulate``: molecular dynamics into one file."""
+"""``knotflow simulate``: molecular dynamics, written to one file."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -19,20 +18,6 @@ if TYPE_CHECKING:
     from knotflow.simulation.run import Simulation
 
 
-class Engine(StrEnum):
-    """What computes the forces."""
-
-    openmm = "openmm"
-    torch = "torch"
-
-
-class Method(StrEnum):
-    """How to sample."""
-
-    langevin = "langevin"
-    tempering = "tempering"
-
-
 def simulate(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="The HDF5 file to write; an unfinished one is continued.")] = Path(
@@ -41,47 +26,51 @@ def simulate(
     molecule: options.MoleculeOption = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
-    solvent: options.SolventOption = options.SolventName.obc,
+    solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
     engine: Annotated[
-        Engine,
+        Literal["openmm", "torch"],
         typer.Option(
             help="openmm: one replica at a time on each core; torch: hundreds at once, several times faster."
         ),
-    ] = Engine.openmm,
+    ] = "openmm",
     method: Annotated[
-        Method,
+        Literal["langevin", "tempering"],
         typer.Option(
             help="langevin: one temperature; tempering: exchange with hotter copies, to cross barriers."
         ),
-    ] = Method.langevin,
+    ] = "langevin",
     nanoseconds: Annotated[
         float,
-        typer.Option("--ns", help="Total sampling time of all replicas, at the target temperature."),
+        typer.Option(
+            "--ns", help="Nanoseconds of sampling at the target temperature, all replicas together."
+        ),
     ] = 8.0,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Independent simulations; by default 8 (openmm) or 512 (torch).")
+        int | None,
+        typer.Option(min=1, help="Number of independent simulations; by default 8 (openmm) or 512 (torch)."),
     ] = None,
     every: Annotated[float, typer.Option(help="Picoseconds between saved frames of a replica.")] = 1.0,
     equilibration: Annotated[
-        float, typer.Option(help="Picoseconds that each replica runs before its first saved frame.")
+        float, typer.Option(help="Picoseconds before the first saved frame of a replica.")
     ] = 20.0,
     highest: Annotated[float, typer.Option(help="Highest temperature for tempering, in kelvin.")] = 1000.0,
     seed: SeedOption = 0,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one per core, or one if there is a GPU.")
+        int | None,
+        typer.Option(min=1, help="Number of processes; by default one per core, or one if there is a GPU."),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Simulate a molecule: positions, forces and energies go into one HDF5 file.
+    """Simulate a molecule and write positions, forces and energies to one HDF5 file.
 
     Replicas first run for a short time at twice the temperature, to spread over different basins, and are
-    then equilibrated. If the run is stopped, the same command continues it; a larger --ns extends a finished
-    file. MDTraj reads the file: mdtraj.load("data/simulation.h5"). All settings are saved in a .toml file
-    beside it, for --config.
+    then equilibrated. A stopped run is continued by the same command; a larger --ns extends a finished file.
+    MDTraj reads the file: mdtraj.load("data/simulation.h5"). All settings are saved in a .toml file beside
+    it, for --config.
 
     Examples:
         knotflow simulate --out data/ala2.h5 --ns 8
@@ -101,9 +90,9 @@ def simulate(
         nanoseconds,
         every=every,
         equilibration=equilibration,
-        engine=engine.value,
+        engine=engine,
         replicas=replicas,
-        method=method.value,
+        method=method,
         highest_temperature=highest,
         seed=seed,
     )
@@ -142,15 +131,16 @@ def _report(output: Output, simulation: Simulation) -> None:
     from knotflow.statistics.estimates import mean
 
     summary, state, plan = summarise(simulation.path), simulation.state, simulation.plan
+    rates = (state.accepted / state.tried).tolist()
     table = Table("measure", "value", title=f"{summary.n_frames:,} frames of {plan.replicas} replicas")
     table.add_row("mean energy, kT", str(summary.energy))
     motion = mean(state.temperatures / state.frames)
     table.add_row("temperature of the motion, K", str(motion))
     for residue, fraction in summary.left_handed.items():
         table.add_row(f"fraction with phi > 0, {residue}", str(fraction))
-    if len(state.tried):
-        rates = ", ".join(f"{100 * a / t:.0f}" for a, t in zip(state.accepted, state.tried, strict=True))
-        table.add_row("accepted exchanges from rung to rung, %", rates)
+    if rates:
+        percents = ", ".join(f"{100 * rate:.0f}" for rate in rates)
+        table.add_row("accepted exchanges between neighbouring temperatures, %", percents)
         table.add_row("round trips through the ladder", f"{state.round_trips:,}")
     output.document(
         {
@@ -161,8 +151,8 @@ def _report(output: Output, simulation: Simulation) -> None:
             "energy": summary.energy,
             "temperature": motion,
             "left_handed": summary.left_handed,
-            "exchange_rates": (state.accepted / state.tried).tolist(),
-            "round_trips": int(state.round_trips) if len(state.tried) else None,
+            "exchange_rates": rates,
+            "round_trips": int(state.round_trips) if rates else None,
         }
     )
     output.show(table)

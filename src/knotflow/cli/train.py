@@ -1,33 +1,17 @@
-"""``knotflow train``: a Boltzmann generator from a trajectory."""
+"""``knotflow train``: training of a Boltzmann generator on a trajectory."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from knotflow.cli.model import BSPLINE, TransformName
-from knotflow.cli.options import SeedOption
+from knotflow.cli.model import TransformName
+from knotflow.cli.options import SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
-
-
-class PresetName(StrEnum):
-    """A flow and its training."""
-
-    best = "best"
-    quick = "quick"
-    paper = "paper"
-
-
-class ZMatrixName(StrEnum):
-    """The atoms that internal coordinates refer to."""
-
-    bonds = "bonds"
-    paper = "paper"
 
 
 def train(
@@ -39,29 +23,31 @@ def train(
         "runs/train"
     ),
     preset: Annotated[
-        PresetName,
+        Literal["best", "quick", "paper"],
         typer.Option(
             help="best: likelihood and forces, a quarter of an hour on one core for 22 atoms; quick: "
-            "likelihood only, minutes; paper: flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
+            "likelihood only, minutes; paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
         ),
-    ] = PresetName.best,
+    ] = "best",
     transform: Annotated[
         TransformName,
-        typer.Option(help="Transform of freely turning torsions; with --preset paper, of all coordinates."),
-    ] = BSPLINE,
+        typer.Option(help="Transform of freely rotating torsions; with --preset paper, of all coordinates."),
+    ] = "bspline",
     order: Annotated[
         int, typer.Option(min=3, help="Order of B-splines; 4 is cubic, with continuous forces.")
     ] = 4,
-    bins: Annotated[int | None, typer.Option(min=1, help="Bins, or components of bump.")] = None,
+    bins: Annotated[
+        int | None, typer.Option(min=1, help="Number of bins, or of components for --transform bump.")
+    ] = None,
     forces: Annotated[
         bool | None,
         typer.Option(
-            "--forces/--no-forces", help="Train on forces, too; by default all presets but quick do."
+            "--forces/--no-forces", help="Also train on forces; by default with all presets except quick."
         ),
     ] = None,
     reverse_kl: Annotated[
         float,
-        typer.Option(min=0.0, help="Weight of the reverse KL divergence, on energies of samples."),
+        typer.Option(min=0.0, help="Weight of the reverse KL divergence, which uses energies of samples."),
     ] = 0.0,
     own_samples: Annotated[
         bool,
@@ -72,19 +58,22 @@ def train(
         ),
     ] = False,
     epochs: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Passes through the data; by default set by the preset."),
+        float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Frames per step.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.0, help="Largest learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch", min=1, help="Frames per step.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--rate", min=0.0, help="Largest learning rate.")
+    ] = None,
     zmatrix: Annotated[
-        ZMatrixName | None,
-        typer.Option(help="bonds: follow chemical bonds; paper: the paper's choice, for alanine dipeptide."),
+        Literal["bonds", "paper"] | None,
+        typer.Option(
+            help="Internal coordinates. bonds: along chemical bonds; paper: those of the paper, for alanine "
+            "dipeptide."
+        ),
     ] = None,
     seed: SeedOption = 0,
     compile: Annotated[
-        bool,
-        typer.Option("--compile", help="For GPUs: compile the loss, which takes minutes at the start."),
+        bool, typer.Option("--compile", help="For GPUs: compile the loss; takes minutes at the start.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -92,11 +81,11 @@ def train(
 ) -> None:
     """Train a Boltzmann generator on a trajectory.
 
-    A tenth of the data is held back for validation: every tenth replica or, with fewer than ten replicas,
+    A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas,
     some stretches of each. Progress shows the losses of the last step, the losses on validation data, and the
-    effective sample size (ess) of a few samples, as a fraction. The folder gets model.safetensors, which is
-    all that `knotflow sample` and `knotflow evaluate` need, and train.toml with all settings, for --config.
-    You can stop with Ctrl-C; the same command continues.
+    effective sample size (ess) of a few samples, as a fraction. The run folder gets model.safetensors, all
+    that `knotflow sample` and `knotflow evaluate` need, and train.toml with all settings, for --config. You
+    can stop with Ctrl-C; the same command continues.
 
     Examples:
         knotflow train data/ala2.h5 --out runs/ala2
@@ -108,23 +97,7 @@ def train(
     from knotflow.energies import force_field
     from knotflow.training.molecules import MoleculeTraining, train_generator
 
-    choice = MoleculeTraining.parse(
-        {
-            "preset": preset.value,
-            "transform": transform.value,
-            "order": order,
-            "bins": bins,
-            "forces": forces,
-            "reverse_kl": reverse_kl,
-            "own_samples": own_samples,
-            "epochs": epochs,
-            "batch_size": batch,
-            "learning_rate": rate,
-            "zmatrix": None if zmatrix is None else zmatrix.value,
-            "seed": seed,
-            "compile": compile,
-        }
-    )
+    choice = from_options(ctx, MoleculeTraining)
     output = Output(as_json=as_json, quiet=quiet)
     with kept(ctx, out / "train.toml"), working(output) as progress:
         train_generator(data, out, choice, energy=force_field, progress=progress)
@@ -136,7 +109,7 @@ def train(
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    """The model of a run, and the last number of each kind in its log."""
+    """The model of a run, and the last value of each quantity in its log."""
     from knotflow.flows.io import notes
     from knotflow.log_file import read_log
 

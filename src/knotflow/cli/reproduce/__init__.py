@@ -1,18 +1,17 @@
-"""``knotflow reproduce``: the figures and tables of the paper, one file a command."""
+"""``knotflow reproduce``: the figures and tables of the paper, one file per command."""
 
 from __future__ import annotations
 
 import typer
 
-from knotflow.cli import exact
-from knotflow.cli.reproduce import dynamics, engines, everything, mixed5d, table1, toy2d
+from knotflow.cli.reproduce import dynamics, engines, everything, exact, mixed5d, table1, toy2d
 
 app = typer.Typer(no_args_is_help=True)
 app.command("all")(everything.everything)
 app.command()(toy2d.toy2d)
 app.command()(table1.table1)
 app.command()(dynamics.dynamics)
-app.command("exact")(exact.reproduce)
+app.command()(exact.exact)
 app.command()(mixed5d.mixed5d)
 app.command()(engines.engines)
 
@@ -22,7 +21,7 @@ def _group() -> None:
     """Reproduce the figures and tables of Hong & Chun (AAAI 2023), and more.
 
     `all` puts the whole paper on one page; toy2d, table1 and dynamics make parts of it. The other commands
-    go beyond the paper. If one is stopped, the same command continues.
+    go beyond the paper. A stopped run is continued by the same command.
 
     Examples:
         knotflow reproduce all --scale smoke

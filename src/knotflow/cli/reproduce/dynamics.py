@@ -1,4 +1,4 @@
-"""``knotflow reproduce dynamics``: figure 4."""
+"""``knotflow reproduce dynamics``: figure 4 of the paper."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ import typer
 from rich.table import Table
 
 from knotflow.cli.model import model_file
-from knotflow.cli.options import (
-    AlanineOption,
-    CompileName,
-    CompileOption,
-    RowName,
-    ScaleName,
-    results_option,
-)
+from knotflow.cli.options import AlanineOption, CompileOption, RowName, Scale, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
@@ -27,10 +20,7 @@ def dynamics(
     ctx: typer.Context,
     data: AlanineOption = None,
     models: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of `knotflow reproduce table1`; by default runs/table1.", show_default=False
-        ),
+        Path | None, typer.Option(help="Folder of `knotflow reproduce table1`; by default runs/table1.")
     ] = None,
     best: Annotated[
         Path | None,
@@ -40,18 +30,17 @@ def dynamics(
         list[RowName] | None,
         typer.Option(
             help="Only this model of the table; may be repeated. By default those of figure 4: rq, "
-            "smooth+fm, bspline+fm.",
-            show_default=False,
+            "smooth+fm, bspline+fm."
         ),
     ] = None,
     scale: Annotated[
-        ScaleName,
+        Scale,
         typer.Option(
             help="smoke: a minute, to see that it works, with models of its own; small: the paper's "
             "protocol; paper: the same, with models trained on 900,000 frames."
         ),
-    ] = ScaleName.small,
-    compile: CompileOption = CompileName.auto,
+    ] = "small",
+    compile: CompileOption = "auto",
     out: Annotated[Path | None, results_option("dynamics")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -59,8 +48,8 @@ def dynamics(
 ) -> None:
     """Run dynamics on flows of Table 1 and on the force field: figure 4, and how well energy is conserved.
 
-    Each run has ten molecules, which start from the same frames of --data, the trajectory the models were
-    trained on; first with a thermostat, then without. If it is stopped, the same command continues.
+    In each run, ten molecules start from the same frames of --data, the trajectory the models were trained
+    on. They move first with a thermostat, then without. A stopped run is continued by the same command.
 
     Examples:
         knotflow reproduce dynamics --scale smoke
@@ -71,8 +60,8 @@ def dynamics(
     from knotflow.files import read_json
     from knotflow.paper import figure4 as experiment
 
-    output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale.value]
-    folder = out or Path("runs") / f"dynamics-{scale.value}"
+    output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale]
+    folder = out or Path("runs") / f"dynamics-{scale}"
     wanted = [row.value for row in rows] if rows else list(experiment.FIGURE)
     with working(output) as progress, kept(ctx, folder / "dynamics.toml"):
         if models is None and work.training is not None:
@@ -87,10 +76,10 @@ def dynamics(
                 "models were trained on."
             )
         results = experiment.run(
-            folder, work, todo, data, compile=compile.value, say=output.tell, progress=progress
+            folder, work, todo, data, compile=compile, say=output.tell, progress=progress
         )
-    page = experiment.write_report(folder, results, scale.value)
-    table = Table(*experiment.COLUMNS, title=f"dynamics, scale {scale.value}")
+    page = experiment.write_report(folder, results, scale)
+    table = Table(*experiment.COLUMNS, title=f"dynamics, scale {scale}")
     for cells in experiment.rows(results):
         table.add_row(*cells)
     output.document(read_json(folder / "results.json"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from knotflow.cli.options import AlanineOption, ScaleName, results_option
+from knotflow.cli.options import AlanineOption, Scale, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
@@ -19,31 +19,25 @@ def everything(
     ctx: typer.Context,
     data: AlanineOption = None,
     scale: Annotated[
-        ScaleName,
+        Scale,
         typer.Option(
             help="smoke: about a minute, to see that it works, with data of its own; small: hours; paper: as "
             "long as in the paper, with at least 900,000 training frames."
         ),
-    ] = ScaleName.small,
+    ] = "small",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per model of Table 1.")] = 1,
     toy2d: Annotated[
         Path | None,
-        typer.Option(
-            help="Show this folder of `knotflow reproduce toy2d` as it is, instead of a new one.",
-            show_default=False,
-        ),
+        typer.Option(help="Show this folder of `knotflow reproduce toy2d` instead of making a new one."),
     ] = None,
     table1: Annotated[
         Path | None,
         typer.Option(
-            help="Show this folder of `knotflow reproduce table1` as it is; --data must be its training "
-            "data.",
-            show_default=False,
+            help="Show this folder of `knotflow reproduce table1`; --data must be its training data."
         ),
     ] = None,
     dynamics: Annotated[
-        Path | None,
-        typer.Option(help="Show this folder of `knotflow reproduce dynamics` as it is.", show_default=False),
+        Path | None, typer.Option(help="Show this folder of `knotflow reproduce dynamics`.")
     ] = None,
     out: Annotated[Path | None, results_option("all")] = None,
     config: ConfigOption = None,
@@ -53,11 +47,11 @@ def everything(
     """Put every figure and table of the paper on one page, with its numbers and ours, and why they differ.
 
     There are five parts: the rings, Table 1, pictures of its models, dynamics on them, and their speed. You
-    can stop with Ctrl-C; the same command continues and does nothing twice. Existing folders of `knotflow
+    can stop with Ctrl-C; the same command continues and repeats nothing. Existing folders of `knotflow
     reproduce toy2d`, `table1` and `dynamics` can be shown instead of new ones.
 
-    To make data for the scale small, run `knotflow simulate --out data/ala2.h5 --engine torch --ns 100`; for
-    the scale paper, use --ns 1000. `knotflow import` reads trajectories of other programs.
+    To make data for --scale small, run `knotflow simulate --out data/ala2.h5 --engine torch --ns 100`; for
+    --scale paper, use --ns 1000. `knotflow import` reads trajectories of other programs.
 
     Examples:
         knotflow reproduce all --scale smoke
@@ -71,24 +65,19 @@ def everything(
     from knotflow.paper import all_results as experiment
 
     output = Output(as_json=as_json, quiet=quiet)
-    folder = out or Path("runs") / f"all-{scale.value}"
+    folder = out or Path("runs") / f"all-{scale}"
     folders = {"toy2d": toy2d, "table1": table1, "dynamics": dynamics}
-    job = experiment.Job(
-        folder,
-        scale.value,
-        data,
-        {part: path for part, path in folders.items() if path is not None},
-        seeds,
-    )
+    given = {part: path for part, path in folders.items() if path is not None}
+    job = experiment.Job(folder, scale, data, given, seeds)
     with working(output) as progress, kept(ctx, folder / "all.toml"):
         found = experiment.run(job, say=output.tell, progress=progress)
         output.tell("writing the page")
         page = report.write_report(found)
     output.document({"page": page, **report.numbers(found)})
-    table = Table(*report.CLAIMS, title=f"scale {scale.value}")
+    table = Table(*report.CLAIMS, title=f"scale {scale}")
     for claim in report.claims(found):
         table.add_row(*claim)
     output.show(table)
-    if scale is ScaleName.smoke:
-        output.say("At the scale smoke the numbers mean nothing; it only shows that everything works.")
+    if scale == "smoke":
+        output.say("At --scale smoke the numbers mean nothing; it only shows that everything works.")
     output.say(f"Every figure and table: {page}")

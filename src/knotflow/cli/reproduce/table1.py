@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -17,20 +16,13 @@ from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import MODULES, need
 
 
-class DataScale(StrEnum):
-    """How much work to do, where the data are given."""
-
-    small = "small"
-    paper = "paper"
-
-
 def table1(
     ctx: typer.Context,
     data: AlanineOption = None,
     scale: Annotated[
-        DataScale,
+        Literal["small", "paper"],
         typer.Option(help="small: any data; paper: at least 900,000 training frames."),
-    ] = DataScale.small,
+    ] = "small",
     rows: Annotated[
         list[RowName] | None, typer.Option(help="Only this model; may be repeated. fm: trained with forces.")
     ] = None,
@@ -42,7 +34,7 @@ def table1(
         bool,
         typer.Option(
             "--published",
-            help="Train as published instead of by our recipe: bins as narrow as 1e-6, no start from "
+            help="Train as published instead of with our recipe: bins as narrow as 1e-6, no start from "
             "marginals, no clipping, no averaging, no warm-up.",
         ),
     ] = False,
@@ -53,9 +45,9 @@ def table1(
 ) -> None:
     """Train the paper's flows on alanine dipeptide and compare them with its Table 1.
 
-    Each model is evaluated on frames it was not trained on. If the command is stopped, run it again to
-    continue. The table shows everything that is finished in the folder. A training that becomes unstable is
-    marked as diverged; to try it again, remove its folder.
+    Each model is evaluated on frames that were held out. A stopped run is continued by the same command. The
+    table shows all models in the folder that are finished. A training that becomes unstable is marked as
+    diverged; to repeat it, remove its folder.
 
     Examples:
         knotflow reproduce table1 --data data/ala2.h5
@@ -75,7 +67,7 @@ def table1(
     from knotflow.paper import table1_report as report
 
     output = Output(as_json=as_json, quiet=quiet)
-    work = experiment.SCALES[scale.value]
+    work = experiment.SCALES[scale]
     if epochs is not None:
         work = replace(work, epochs=epochs)
     with working(output) as progress, kept(ctx, out / "table1.toml"):
@@ -83,13 +75,11 @@ def table1(
             data,
             out,
             work,
-            experiment.tasks([row.value for row in rows or list(RowName)], seeds, published=published),
+            experiment.tasks([row.value for row in rows or RowName], seeds, published=published),
             say=output.tell,
             progress=progress,
         )
-    written = report.write_report(
-        out, results, {"scale": scale.value, "epochs": work.epochs, "data": data.name}
-    )
+    written = report.write_report(out, results, {"scale": scale, "epochs": work.epochs, "data": data.name})
     table = Table(
         *(report.COLUMNS[i] for i in report.BRIEF), title=f"Table 1, {work.epochs:g} epochs of {data.name}"
     )

@@ -1,55 +1,37 @@
-"""``knotflow reproduce toy2d``: rings, figures 1, 2 and 5."""
+"""``knotflow reproduce toy2d``: rings in two dimensions, figures 1, 2 and 5 of the paper."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
 
-from knotflow.cli.options import ScaleName, SeedOption, results_option
+from knotflow.cli.options import Scale, SeedOption, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import need
 
-
-class ModelName(StrEnum):
-    """Transforms of the paper."""
-
-    bspline = "bspline"
-    rq = "rq"
-    smooth = "smooth"
-
-
-class DomainName(StrEnum):
-    """Domains of the toy example."""
-
-    interval = "interval"
-    circle = "circle"
-
-
-class Preset(StrEnum):
-    """Which flows."""
-
-    paper = "paper"
-    best = "best"
+# Typer reads lists of enumerations, but not of literals.
+ModelName = StrEnum("ModelName", ["bspline", "rq", "smooth"])
+DomainName = StrEnum("DomainName", ["interval", "circle"])
 
 
 def toy2d(
     ctx: typer.Context,
     scale: Annotated[
-        ScaleName,
+        Scale,
         typer.Option(
             help="smoke: seconds, to see that it works; small: minutes; paper: 8,000 steps per training."
         ),
-    ] = ScaleName.small,
+    ] = "small",
     preset: Annotated[
-        Preset,
-        typer.Option(help="paper: four couplings for each transform; best: our own flow, in a further row."),
-    ] = Preset.paper,
+        Literal["paper", "best"],
+        typer.Option(help="paper: four couplings of each transform; best: our own flow, as another row."),
+    ] = "paper",
     model: Annotated[
         list[ModelName] | None, typer.Option(help="Only this transform; may be repeated.")
     ] = None,
@@ -64,8 +46,8 @@ def toy2d(
 ) -> None:
     """Train B-spline, RQ-spline and smooth flows on rings: figures 1, 2 and 5, and exact errors.
 
-    If it is stopped, the same command continues. Table and page show everything that is finished in the
-    folder.
+    A stopped run is continued by the same command. Table and page show everything in the folder that is
+    finished.
 
     Examples:
         knotflow reproduce toy2d --scale smoke
@@ -77,25 +59,25 @@ def toy2d(
     need("the rings", "plot", "train")
     from knotflow.paper import toy2d as experiment
 
-    if preset is Preset.best and model:
+    if preset == "best" and model:
         raise ValueError("--preset best is a flow of its own; leave --model out, or use --preset paper.")
-    folder = out or Path("runs") / f"toy2d-{scale.value}"
-    models = ["best"] if preset is Preset.best else [m.value for m in model or list(ModelName)]
+    folder = out or Path("runs") / f"toy2d-{scale}"
+    models = ["best"] if preset == "best" else [name.value for name in model or ModelName]
     output = Output(as_json=as_json, quiet=quiet)
     with working(output) as progress, kept(ctx, folder / "toy2d.toml"):
-        for where in domain or list(DomainName):
+        for where in domain or DomainName:
             for which in models:
                 experiment.run_scenario(
                     which,
                     where.value,
-                    experiment.SCALES[scale.value],
+                    experiment.SCALES[scale],
                     folder / f"{which}-{where.value}",
                     seed=seed,
                     say=output.tell,
                     progress=progress,
                 )
-    page = experiment.write_report(folder, scale.value)
-    table = Table(*(experiment.COLUMNS[i] for i in experiment.BRIEF), title=f"rings, scale {scale.value}")
+    page = experiment.write_report(folder, scale)
+    table = Table(*(experiment.COLUMNS[i] for i in experiment.BRIEF), title=f"rings, scale {scale}")
     results = experiment.read_results(folder)
     for row in experiment.rows(results):
         table.add_row(*(str(row[i]) for i in experiment.BRIEF))
