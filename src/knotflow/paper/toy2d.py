@@ -22,7 +22,6 @@ from knotflow.files import json_bytes, read_json, write_atomically, write_json
 from knotflow.flows import Flow, FlowConfig, default_config, load
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, fingerprint, made_of
-from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
 from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.field_plots import FieldPanel, draw_fields
@@ -32,6 +31,7 @@ from knotflow.report.page import Cell, Download, Page, Picture, Section, Table, 
 from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.training import Batch, TrainingConfig, fit
 from knotflow.version import __version__
+from knotflow.workflows.report import read_curves
 from knotflow.workflows.steps import Say
 
 DOMAINS: Final = {"interval": 1, "circle": 5}
@@ -396,13 +396,9 @@ def draw_learned_maps(folder: Path, results: Sequence[Result]) -> list[Picture]:
 def _curves(folder: Path, results: Sequence[Result]) -> Section:
     pictures = []
     for domain in DOMAINS:
-        curves: dict[str, Curve] = {}
-        for r in results:
-            if r.domain == domain:
-                log = read_log(folder / f"{r.model}-{domain}" / "log.csv")
-                points = np.array([(step, value) for step, name, value in log if name == "nll"])
-                if len(points):
-                    curves[MODELS[r.model]] = _smooth(points)
+        models = [r.model for r in results if r.domain == domain]
+        logs = {model: read_curves(folder / f"{model}-{domain}" / "log.csv") for model in models}
+        curves = {MODELS[model]: _smooth(*log["nll"]) for model, log in logs.items() if "nll" in log}
         if curves:
             path = folder / f"training-{domain}.png"
             save(draw_curves(curves), path)
@@ -410,11 +406,10 @@ def _curves(folder: Path, results: Sequence[Result]) -> Section:
     return Section("Training", ["Negative log-likelihood of the batches, running means."], pictures=pictures)
 
 
-def _smooth(points: np.ndarray) -> Curve:
-    """Running means of the logged losses, over a tenth of them at most."""
-    width = max(1, min(SMOOTHED, len(points) // 10))
+def _smooth(steps: NDArray[Any], values: NDArray[Any]) -> Curve:
+    """Running means of the logged losses, over at most a tenth of them."""
+    width = max(1, min(SMOOTHED, len(steps) // 10))
     kernel = np.full(width, 1 / width)
-    steps, values = points[:, 0], points[:, 1]
     return np.convolve(steps, kernel, "valid"), np.convolve(values, kernel, "valid")
 
 

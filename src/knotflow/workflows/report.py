@@ -165,11 +165,8 @@ def _beside(model: Path, folder: Path) -> Mapping[str, Any]:
     """Everything else that a folder holds about a model."""
     found: dict[str, Any] = {}
     if model == folder / RUN_MODEL:
-        found["files"] = {
-            name: (folder / name).read_bytes()
-            for name in ("config.json", "log.csv")
-            if (folder / name).is_file()
-        }
+        files = [folder / name for name in ("config.json", "log.csv")]
+        found["files"] = {file.name: file.read_bytes() for file in files if file.is_file()}
         if "log.csv" in found["files"]:
             found["training"] = read_curves(folder / "log.csv")
     record = folder / "dynamics" / "record.npz"
