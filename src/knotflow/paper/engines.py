@@ -53,11 +53,7 @@ class Pair:
 
 
 def run(
-    folder: Path,
-    scale: str,
-    *,
-    reference: Path | None = None,
-    progress: Progress = silent,
+    folder: Path, scale: str, *, reference: Path | None = None, progress: Progress = silent
 ) -> tuple[list[Run], list[Pair]]:
     """Run the simulations that are missing in a folder, and compare all pairs.
 

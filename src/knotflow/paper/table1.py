@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from knotflow.flows.io import notes
 from knotflow.inputs import made_of, refuse_others
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from knotflow.storage.split import Split
 from knotflow.training.checkpoint import read_checkpoint
@@ -238,10 +238,9 @@ def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
     if not _is_comparable(noted_evaluation(run / METRICS), scale):
         return None
     evaluation = read_json(run / METRICS)
-    values = {name: evaluation["measures"][key]["value"] for name, key in MEASURES.items()}
     return Result(
         task,
-        {name: math.nan if value is None else float(value) for name, value in values.items()},
+        {name: Estimate.read(evaluation["measures"][key]).value for name, key in MEASURES.items()},
         evaluation["about"]["parameters"],
         float(notes(run / MODEL)["seconds"]),
         _refused(run),
