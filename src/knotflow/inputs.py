@@ -69,6 +69,11 @@ def refuse_others(path: Path, what: str, found: Mapping[str, Any], wanted: Mappi
         )
 
 
+def made_of(noted: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    """Whether a result was made of these inputs, by what it notes; it may note more. None: no result."""
+    return noted is not None and same(among(noted, wanted), wanted)
+
+
 def _differences(found: Any, wanted: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Keys and both values where two values differ, inside dictionaries and lists of equal length."""
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):

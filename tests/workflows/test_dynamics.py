@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from knotflow.dynamics import DynamicsConfig
-from knotflow.inputs import same
+from knotflow.inputs import made_of
 from knotflow.storage import trajectory
 from knotflow.workflows.dynamics import DynamicsRun
 from tests.analysis.generators import chain_data, chain_generator
@@ -28,9 +28,9 @@ def test_a_run_is_known_by_its_inputs(made: tuple[Path, Path], tmp_path: Path) -
     run = DynamicsRun(model, data, tmp_path / "run", CONFIG)
     assert run.found is None and not (run.finished or run.begun or run.compiles)
     record = run.run()
-    assert run.finished and same(run.found, run.inputs)
+    assert run.finished and made_of(run.found, run.inputs)
     other = DynamicsRun(model, data, tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
-    assert not same(other.found, other.inputs)
+    assert not made_of(other.found, other.inputs)
     with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with config\.seed 0, but you"):
         other.run()
     # In memory it is the same.

@@ -76,14 +76,14 @@ def test_bad_news_is_told() -> None:
     far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
     assert "wastes nearly all samples" in far
     assert "weights cannot be trusted" in far
-    assert "more apart than error bars explain" in far
+    assert "further apart than error bars explain" in far
 
 
 @pytest.mark.parametrize(
     ("reweighted", "simulated", "sentence"),
     [
-        (measure(3.0), Estimate(np.inf, np.nan), "is not known, as the simulation never changed sides."),
-        (measure(None, None), Estimate(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and not known from"),
+        (measure(3.0), Estimate(np.inf, np.nan), "is unknown, as the simulation never changed sides."),
+        (measure(None, None), Estimate(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and unknown from"),
         (measure(3.5, None), Estimate(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_page_is_written_anew_when_what_it_shows_has_changed(tmp_path: Path) -
         file.write_bytes(b"content")
     here.page.write_text("<html></html>")
     assert not page.is_done, "a page that does not say of what it was made"
-    here.page.write_text(f"<html></html>{NOTE}{json.dumps(here._page_inputs())} -->\n")
+    here.page.write_text(f"<html></html>{NOTE}{json.dumps(here.page_inputs())} -->\n")
     assert page.is_done
     here.metrics.write_bytes(b"new")
     assert not page.is_done

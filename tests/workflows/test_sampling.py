@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from knotflow.energies import TorchForceField
-from knotflow.inputs import same
+from knotflow.inputs import made_of
 from knotflow.storage.samples import read_samples
 from knotflow.workflows.sampling import noted_samples, sample, sample_inputs
 from tests.analysis.generators import chain, chain_generator
@@ -42,11 +42,11 @@ def test_the_file_notes_its_inputs(model: Path, tmp_path: Path) -> None:
     assert noted_samples(out) is None
     sample(model, 20, out, seed=3)
     wanted = sample_inputs(model, 20, seed=3)
-    assert same(noted_samples(out), wanted)
+    assert made_of(noted_samples(out), wanted)
     for other in ({"seed": 4}, {"weights": True}, {"float64": True}, {"keep_mirrored": True}):
-        assert not same(noted_samples(out), sample_inputs(model, 20, **{"seed": 3, **other}))
+        assert not made_of(noted_samples(out), sample_inputs(model, 20, **{"seed": 3, **other}))
     chain_generator().double().save(model)
-    assert not same(noted_samples(out), sample_inputs(model, 20, seed=3))
+    assert not made_of(noted_samples(out), sample_inputs(model, 20, seed=3))
     with pytest.raises(FileExistsError, match="exists already"):
         sample(model, 20, out)
     out.write_bytes(b"no samples")

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from knotflow.analysis.frame_table import FrameTable
 from knotflow.dynamics.score import summary
 from knotflow.files import json_bytes, write_atomically
 from knotflow.paper import figure4, table1, table1_report, table2, toy2d
-from knotflow.paper.all_results import SHOWN, Found
-from knotflow.paper.molecule_figures import frame_errors, shifted_flow_energy
+from knotflow.paper.all_results import Found
+from knotflow.paper.molecule_figures import ShownFrames, frame_errors, shifted_flow_energy
 from knotflow.paper.numbers import number
 from knotflow.report.figures import FLOW, TRUTH, png
 from knotflow.report.force_plots import ForceColumn, draw_force_columns, draw_forces
@@ -27,25 +26,27 @@ PAGE: Final = "index.html"
 NUMBERS: Final = "all.json"
 CLAIMS: Final = ("claim", "flow", "paper", "here")
 """Columns of the summary."""
-SIDES: Final = {"data": "test frames", "samples": "samples"}
+SHOWN: Final = {7: "bspline+fm", 8: "smooth+fm", 9: "rq"}
+"""Models of figures 7 to 9."""
 CLAIMED: Final = (
-    "The paper claims that forces of B-spline flows are continuous, like those of Smooth flows and unlike "
-    "those of RQ-spline flows. So B-splines learn forces as well as Smooth does, molecules can move on "
-    "them, and samples are drawn faster.",
+    "The paper claims that B-spline flows have continuous forces, like Smooth flows and unlike RQ-spline "
+    "flows. So they learn forces as well as Smooth flows do and molecules can move on them, while samples "
+    "are drawn faster.",
 )
 RINGS: Final = {
     "interval": (
-        "Three kinds of flow learn a density of four rings on the unit square. Density above, force below. "
-        "The paper shows that forces of RQ-splines are torn, and those of Smooth and B-splines are not.",
+        "Three kinds of flow learn a density of four rings on the unit square. The density is above, the "
+        "force below. The paper shows that the forces of RQ-splines are torn, and that those of Smooth and "
+        "B-splines are not.",
         "Why it differs: all three flows have the paper's four couplings and networks, but we trained them "
-        "by one recipe of our own (a higher learning rate that rises and falls, weight decay, an average "
-        "over steps). It was tuned on B-splines, so their small leads mean little. The paper's text says "
-        "8,000 epochs and its code 8,000 steps, as at the scale paper; the scale small has 1,500.",
+        "with our own recipe (a higher learning rate that rises and falls, weight decay, an average over "
+        "steps). It was tuned on B-splines, so their small leads mean little. The paper's text says 8,000 "
+        "epochs and its code 8,000 steps. The scale paper has 8,000 steps, the scale small 1,500.",
     ),
     "circle": (
         "The same rings on the torus, from the paper's appendix.",
-        "Why it differs: as in figure 1. The true force of this density jumps at the seam, which no flow on "
-        "the circle can follow, so the search for jumps leaves the seam out.",
+        "Why it differs: as in figure 1. The true force of this density jumps at the seam. No flow on the "
+        "circle can follow that jump, so the search for jumps leaves the seam out.",
     ),
 }
 MAPS: Final = (
@@ -54,22 +55,21 @@ MAPS: Final = (
 )
 TABLE1: Final = (
     "Five flows of alanine dipeptide with the paper's couplings, networks and numbers of parameters, "
-    "evaluated on frames that were held back. No model can have an NLL below -213.42 in the paper's "
-    "measure. The column NLL above its limit says how far a model is from the best possible one; the paper "
-    "does not have it.",
+    "evaluated on held-out frames. No model can have an NLL below -213.42 in the paper's measure. The column "
+    "NLL above its limit says how far a model is from the best possible one; the paper does not give it.",
     "Why it differs: the paper has 900,000 training frames and so takes more steps. It drew its test frames "
-    "at random, and anew for the evaluation, so that most of them had been trained on; here whole stretches "
-    "of the simulation are held back. Its density lacks a factor of the rigid frame: NLL and KLD are given "
-    "in its measure, for comparison, and the other columns with the correct density. The recipe has wider "
-    "smallest bins of B-splines, a start from the marginals, clipped gradients, a warm-up and an average "
-    "over steps; as published means none of these. KLD is a mean of energies, those of clashes included, so "
-    "it depends on the worst samples; the paper takes 1,000 samples.",
+    "at random, and drew them again for the evaluation, so most of them had been trained on; here whole "
+    "stretches of the simulation are held out. Its density lacks a factor of the rigid frame. NLL and KLD "
+    "are given in its measure, for comparison; the other columns use the correct density. Our recipe has "
+    "wider smallest bins for B-splines, a start from the marginals, clipped gradients, a warm-up and an "
+    "average over steps; as published means none of these. KLD is a mean of energies that includes clashes, "
+    "so it depends on the worst samples; the paper takes 1,000 samples.",
     "± are two standard errors over seeds, where there are several. The paper's large ± of B-spline+FM come "
-    "from one outlier in ten. It suspects the formula for roots of cubics, but training never uses that "
-    "formula.",
+    "from one outlier in ten. The paper suspects the formula for the roots of cubics, but training never "
+    "uses that formula.",
 )
 FORCES: Final = (
-    "Components of the force on every atom: the flow's over the force field's, on test frames above, on "
+    "Components of the force on every atom: the flow's against the force field's, on test frames above, on "
     "samples of the flow below. All pictures share axes and colours.",
     "Why it differs: see Table 1. The paper's error of RQ-splines, 80 ± 93 over ten repeats, must come from "
     "a few outliers; a single run with our recipe at the scale small had 2.0.",
@@ -77,40 +77,40 @@ FORCES: Final = (
 DYNAMICS: Final = (
     "The paper shows the potential energy of ten molecules that move on each flow. On the RQ-spline they "
     "escape at once; on Smooth and B-spline, both with force matching, they stay. The total energy tells "
-    "more, since it must be constant without a thermostat. The true force field shows how well the "
+    "more, since without a thermostat it must be constant. The true force field shows how well the "
     "integrator can do.",
-    "Why it differs: molecules start from other frames, none of them trained on; the weights are others, "
+    "Why it differs: the molecules start from other frames, none of them trained on; the weights are others, "
     "see Table 1; all numbers are in float64; and the definition of broken is ours, as the paper gives "
     "none. Where there are no data, RQ-splines have a higher floor of density than the other two, so "
-    "molecules escape more easily. It is therefore the drift of the total energy, not the number of broken "
-    "molecules, that shows what jumps of a force do.",
+    "molecules escape more easily. So the effect of jumps of a force shows in the drift of the total energy, "
+    "not in the number of broken molecules.",
 )
 TABLE2: Final = (
-    "How long a flow takes in both directions. The claim is about proportions: the forward direction takes "
-    "about as long for all, and only Smooth has to search for its inverse.",
-    "Why it differs: machine and batch size are not the paper's, whose text does not give the batch size, "
-    "so compare rows, not columns. We invert Smooth by a bracketed Halley's method, which needs fewer steps "
-    "than bisection.",
+    "The time that a flow takes in both directions. The claim is about ratios: the forward direction takes "
+    "about as long for all flows, and only Smooth has to search for its inverse.",
+    "Why it differs: the machine and the batch size are not the paper's, whose text does not give the batch "
+    "size. So compare rows, not columns. We invert Smooth with a bracketed Halley's method, which needs "
+    "fewer steps than bisection.",
 )
 ARCHITECTURE: Final = (
-    "A drawing in the paper. In words: a coupling passes some coordinates to a network, which returns the "
+    "The paper has a drawing. In words: a coupling passes some coordinates to a network, which returns the "
     "parameters of the maps of the others. 19 torsions on circles are split into 9 and 10, and each part is "
     "mapped given the other, twice. Then 20 angles on [0.15π, π] are mapped given the torsions, and 21 "
-    "bonds on [0.05, 0.3] nm given both. Networks have two hidden layers of 64 with sines; angles on "
-    "circles enter as sine and cosine. The base distribution is uniform.",
-    "Why it differs: it does not. The paper's text speaks of eight and four layers, but only these six "
+    "bonds on [0.05, 0.3] nm given both. The networks have two hidden layers of 64 units with sines; angles "
+    "on circles enter as sine and cosine. The base distribution is uniform.",
+    "Why it differs: it does not. The paper's text mentions eight and four layers, but only these six "
     "couplings have its numbers of parameters, which Table 2 compares. B-splines have 32 bins, RQ-splines "
-    "16, Smooth 8 components.",
+    "16, and Smooth has 8 components.",
 )
 LOOKS: Final = (
     "Test frames above, samples of the flow below: how often pairs of backbone torsions occur, forces as in "
-    "figure 3, and histograms of the energies of flow and force field. The flow's energies are shifted to "
-    "the same minimum, as in the paper. The legend gives the share beyond the picture.",
-    "Why it differs: other data and training, see Table 1; the paper has no numbers here.",
+    "figure 3, and histograms of the energies of the flow and the force field. The flow's energies are "
+    "shifted to the same minimum, as in the paper. The legend gives the fraction outside the picture.",
+    "Why it differs: other data and training, see Table 1; the paper gives no numbers here.",
 )
 CAPTION_OF_RQ: Final = (
-    " Its caption says that forces were matched, but its Table 1 has no such RQ-spline; this is the one of "
-    "Table 1, trained by likelihood."
+    " The paper's caption says that forces were matched, but its Table 1 has no such RQ-spline. This one is "
+    "that of Table 1, trained by likelihood."
 )
 
 
@@ -132,7 +132,7 @@ def write_report(found: Found) -> Path:
         *(_looks(found, figure) for figure in SHOWN),
         _about(found, content),
     ]
-    title = "Neural diffeomorphic non-uniform B-spline flows, made again"
+    title = "Neural diffeomorphic non-uniform B-spline flows, reproduced"
     write_atomically(page, render_page(Page(title, _lead(found), sections), "gallery.html.j2").encode())
     return page
 
@@ -141,28 +141,20 @@ def numbers(found: Found) -> dict[str, Any]:
     """All numbers of the page."""
     return {
         "scale": found.job.scale_name,
-        "data": {"file": found.data.name, "frames": trajectory.open_info(found.data).n_frames},
+        "data": {"file": found.data.name, "frames": _n_frames(found)},
         "claims": [dict(zip(CLAIMS, row, strict=True)) for row in claims(found)],
         "rings": found.rings,
         "table1": table1_report.table(found.table1),
-        "force_errors": {
-            row: {
-                "data": float(np.mean(frame_errors(looks.data))),
-                "data_median": float(np.median(frame_errors(looks.data))),
-                "samples_median": float(np.median(frame_errors(looks.samples))),
-            }
-            for row, looks in found.looks.items()
-        },
+        "force_errors": {row: _force_errors(looks) for row, looks in found.looks.items()},
         "dynamics": {result.entry.folder: summary(result.record) for result in found.dynamics},
         "table2": found.table2,
     }
 
 
 def claims(found: Found) -> list[list[str]]:
-    """What the paper claims, in its numbers and in ours: cells under `CLAIMS`."""
+    """The paper's claims, in its numbers and in ours: cells under `CLAIMS`."""
     jumps = {r.model: max(o.force_jump for o in found.rings if o.model == r.model) for r in found.rings}
-    lines = [line for line in table1_report.table(found.table1) if line.trained != "paper"]
-    errors = {line.row: line.measures["fme"] for line in lines}
+    errors = {line.row: line.measures["fme"] for line in _our_lines(found)}
     tasks = [(table1.Task.of(result.entry.folder), result.drift) for result in found.dynamics]
     broken = {task.row: drift for task, drift in tasks if task is not None}
     reverse = {runtime.family: runtime.reverse[0] for runtime in found.table2}
@@ -186,14 +178,13 @@ def _lead(found: Found) -> str:
     name = found.job.scale_name
     if found.job.scale.simulates:
         return (
-            f"Scale {name}: only a test that everything works. Flows were trained for moments on next to no "
+            f"Scale {name}: only a test that everything works. The flows were hardly trained, on next to no "
             "data, so no number and no picture on this page means anything."
         )
-    frames = trajectory.open_info(found.data).n_frames
     return (
-        f"Every figure and table of Hong & Chun (AAAI 2023), made again at the scale {name!r}, with "
-        f"{frames:,} frames of alanine dipeptide. Beside each number of ours stands the paper's; where they "
-        "differ, the page says what is different."
+        f"Every figure and table of Hong & Chun (AAAI 2023), reproduced at the scale {name!r} with "
+        f"{_n_frames(found):,} frames of alanine dipeptide. The paper's numbers stand beside ours; where "
+        "they differ, the page says why."
     )
 
 
@@ -205,42 +196,37 @@ def _claims(found: Found) -> Section:
 
 def _rings(found: Found, domain: str) -> Section:
     results = [r for r in found.rings if r.domain == domain]
-    figure = toy2d.NUMBERS[domain]
-    heading = f"Figure {figure}: rings on the {domain}"
+    heading = f"Figure {toy2d.DOMAINS[domain]}: rings on the {domain}"
     if not results:
         return Section(heading, ["The folder of the rings has no finished flow on this domain."])
     rows: list[list[Cell]] = []
     for r in results:
         published = toy2d.PUBLISHED.get((r.model, domain))
         kl, force = (f"{published[0]:.3f}", f"{published[1]:.0f}") if published else (None, None)
-        here = f"{r.kl:.3f}", f"{r.force_rms:.0f}", _jump(r.force_jump)
-        rows.append([toy2d.MODELS[r.model], kl, here[0], force, here[1], here[2]])
+        cells = kl, f"{r.kl:.3f}", force, f"{r.force_rms:.0f}", _jump(r.force_jump)
+        rows.append([toy2d.MODELS[r.model], *cells])
     columns = ("flow", "KL, paper", "KL, here", "force error, paper", "force error, here", "force jump, here")
     notes = (
-        "Paper: the weights published with it, measured in the same way; it has no such numbers itself.",
+        "Paper: the weights published with it, measured in the same way; the paper has no such numbers.",
         f"KL in nats. Root mean square of the true force: {results[0].true_force_rms:.1f}.",
         *toy2d.NOTES[1:],
     )
-    picture = toy2d.draw_domain(found.job.folder("toy2d"), found.rings, domain, found.job.scale.toy2d.picture)
-    return Section(
-        heading,
-        RINGS[domain],
-        Table(columns, rows, _scale(found, "toy2d"), notes),
-        [] if picture is None else [picture],
-    )
+    table = Table(columns, rows, _scale(found, "toy2d"), notes)
+    folder, pixels = found.job.folder("toy2d"), found.job.scale.toy2d.picture
+    return Section(heading, RINGS[domain], table, toy2d.draw_domain(folder, found.rings, domain, pixels))
 
 
 def _maps(found: Found) -> Section:
-    picture = toy2d.draw_learned_maps(found.job.folder("toy2d"), found.rings)
-    pictures = [] if picture is None else [picture]
+    pictures = toy2d.draw_learned_maps(found.job.folder("toy2d"), found.rings)
     return Section("Figure 2: learned transformations", MAPS, pictures=pictures)
 
 
 def _table1(found: Found) -> Section:
     lines = table1_report.table(found.table1)
+    cells = [[None if cell == "–" else cell for cell in line.cells()] for line in lines]
     table = Table(
         [table1_report.COLUMNS[i] for i in table1_report.BRIEF],
-        [[_gap(line.cells()[i]) for i in table1_report.BRIEF] for line in lines],
+        [[row[i] for i in table1_report.BRIEF] for row in cells],
         _scale(found, "table1"),
         table1_report.NOTES,
         highlight=[i for i, line in enumerate(lines) if line.trained != "paper"],
@@ -250,50 +236,44 @@ def _table1(found: Found) -> Section:
 
 def _forces(found: Found) -> Section:
     heading = "Figure 3: forces"
-    shown = {table1.ROWS[row].title: (row, looks) for row, looks in found.looks.items()}
-    if not shown:
-        return Section(heading, ["No model of Table 1 is there: all trainings diverged."])
+    if not found.looks:
+        return Section(heading, ["There is no model of Table 1: all trainings diverged."])
     columns = [
-        ForceColumn(
-            title,
-            {text: getattr(looks, side).forces for side, text in SIDES.items()},
-        )
-        for title, (_, looks) in shown.items()
+        ForceColumn(table1.ROWS[row].title, {text: table.forces for text, table in looks.rows.items()})
+        for row, looks in found.looks.items()
     ]
     pictures = [
-        Picture(png(figure), f"Forces of {column.title} over true ones, on test frames and samples")
+        Picture(png(figure), f"Forces of {column.title} against true ones, on test frames and samples")
         for column, figure in zip(columns, draw_force_columns(columns), strict=True)
     ]
-    rows = [
-        [
-            title,
-            number(*table1_report.PAPER[row]["fme"]),
-            number(float(np.mean(frame_errors(looks.data))) / 1e4),
-            number(float(np.median(frame_errors(looks.data))) / 1e4),
-            number(float(np.median(frame_errors(looks.samples))) / 1e4),
-        ]
-        for title, (row, looks) in shown.items()
-    ]
+    rows = []
+    for row, looks in found.looks.items():
+        errors = [number(error / 1e4) for error in _force_errors(looks).values()]
+        rows.append([table1.ROWS[row].title, number(*table1_report.PAPER[row]["fme"]), *errors])
     some = next(iter(found.looks.values()))
     notes = (
-        "FME / 10⁴ in (kT/nm)²: of the frames and samples that the pictures show; the paper's is that of its "
-        "Table 1. Medians are over frames: the mean over samples is that of the worst clash.",
+        "FME / 10⁴ in (kT/nm)², for the frames and samples in the pictures; the paper's is from its Table 1. "
+        "Medians are over frames: the mean over samples would be that of the worst clash.",
         f"Pictures: forces on {len(some.data.forces[0]):,} test frames and {len(some.samples.forces[0]):,} "
-        "samples; darker is more often. The dashed line is where both forces are equal.",
+        "samples; darker means more often. On the dashed line both forces are equal.",
     )
     names = ("model", "test frames, paper", "test frames, here", "median, test frames", "median, samples")
-    table = Table(names, rows, _scale(found), notes)
-    return Section(heading, FORCES, table, pictures)
+    return Section(heading, FORCES, Table(names, rows, _scale(found), notes), pictures)
+
+
+def _force_errors(looks: ShownFrames) -> dict[str, float]:
+    """Errors of forces in (kT/nm)²: mean and median on test frames, median on samples."""
+    data, samples = frame_errors(looks.data), frame_errors(looks.samples)
+    return {
+        "data": float(np.mean(data)),
+        "data_median": float(np.median(data)),
+        "samples_median": float(np.median(samples)),
+    }
 
 
 def _dynamics(found: Found) -> Section:
     results = found.dynamics
-    table = Table(
-        figure4.COLUMNS,
-        figure4.rows(results),
-        _scale(found, "dynamics"),
-        figure4.NOTES,
-    )
+    table = Table(figure4.COLUMNS, figure4.rows(results), _scale(found, "dynamics"), figure4.NOTES)
     picture = figure4.draw_figure(found.job.folder("dynamics"), results)
     protocol = f"Here: {figure4.protocol(results)}."
     return Section("Figure 4: dynamics", [protocol, *DYNAMICS], table, [picture])
@@ -303,39 +283,23 @@ def _table2(found: Found) -> Section:
     rows = []
     for runtime in found.table2:
         reverse, forward = table2.PAPER[runtime.family]
-        rows.append(
-            [
-                table2.FAMILIES[runtime.family],
-                f"{table1_report.PAPER_PARAMETERS[runtime.family]:,}",
-                f"{runtime.parameters:,}",
-                number(*reverse),
-                number(*runtime.reverse),
-                number(*forward),
-                number(*runtime.forward),
-            ]
-        )
-    notes: list[str] = []
-    for runtime in found.table2[:1]:
-        notes.append(
-            f"Here: {runtime.samples:,} samples in batches of {min(table2.BATCH, runtime.samples):,}, mean "
-            f"and two standard errors over {runtime.repeats} repeats, on the processor of this machine with "
-            f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}. The paper's: an "
-            "RTX 3090, ten repeats of 10,000 samples."
-        )
-        notes.append(
-            "Reverse: from the base to a sample with its log-density; forward: from a sample to its "
-            "log-density. Both of the flow alone, without the step to Cartesian coordinates."
-        )
-    columns = (
-        "flow",
-        "parameters, paper",
-        "parameters, here",
-        "reverse, paper",
-        "reverse, here",
-        "forward, paper",
-        "forward, here",
+        parameters = table1_report.PAPER_PARAMETERS[runtime.family], runtime.parameters
+        times = reverse, runtime.reverse, forward, runtime.forward
+        cells = [*(f"{n:,}" for n in parameters), *(number(*time) for time in times)]
+        rows.append([table2.FAMILIES[runtime.family], *cells])
+    notes = [
+        f"Here: {runtime.samples:,} samples in batches of {min(table2.BATCH, runtime.samples):,}, mean "
+        f"and two standard errors over {runtime.repeats} repeats, on the processor of this machine with "
+        f"{runtime.threads} thread{'s' if runtime.threads > 1 else ''}. Paper: an RTX 3090, ten repeats of "
+        "10,000 samples."
+        for runtime in found.table2[:1]
+    ]
+    notes.append(
+        "Reverse: from the base distribution to a sample with its log-density. Forward: from a sample to its "
+        "log-density. Both for the flow alone, without the step to Cartesian coordinates."
     )
-    table = Table(columns, rows, f"Milliseconds per sample. {_scale(found)}", notes)
+    pairs = [f"{what}, {whose}" for what in ("parameters", "reverse", "forward") for whose in CLAIMS[2:]]
+    table = Table(("flow", *pairs), rows, f"Milliseconds per sample. {_scale(found)}", notes)
     return Section("Table 2: time per sample", TABLE2, table)
 
 
@@ -345,25 +309,19 @@ def _looks(found: Found, figure: int) -> Section:
     heading, looks = f"Figure {figure}: {title}", found.looks.get(row)
     if looks is None:
         return Section(heading, ["There is no model of this row: its training diverged."])
-    pictures = []
+    pictures, medians = [], []
     span = energy_span(looks.data.energy, looks.samples.energy)
-    for side, text in SIDES.items():
-        look: FrameTable = getattr(looks, side)
+    for text, look in looks.rows.items():
         energies: Any = {TRUTH: (look.energy, None), FLOW: (shifted_flow_energy(look), None)}
         torsions = next(iter(look.torsions.values()))
+        histograms = draw_energy_histograms(f"{text}: energies", energies, "energy, kT", span)
         for drawn, alt in (
-            (draw_ramachandran(f"{text}: torsions", torsions), "How often torsions phi, psi are"),
-            (draw_forces(f"{text}: forces", *look.forces), "Forces over true ones"),
-            (
-                draw_energy_histograms(f"{text}: energies", energies, "energy, kT", span),
-                "Energies, histograms",
-            ),
+            (draw_ramachandran(f"{text}: torsions", torsions), "Frequencies of the torsions phi and psi"),
+            (draw_forces(f"{text}: forces", *look.forces), "Forces against true ones"),
+            (histograms, "Histograms of energies"),
         ):
             pictures.append(Picture(png(drawn), f"{alt}, {title}, {text}"))
-    medians = [
-        f"{np.nanmedian(look.energy):,.1f} kT on {len(look.energy):,} {text}"
-        for look, text in zip((looks.data, looks.samples), SIDES.values(), strict=True)
-    ]
+        medians.append(f"{np.nanmedian(look.energy):,.1f} kT on {len(look.energy):,} {text}")
     what, why = LOOKS
     why = why + CAPTION_OF_RQ if row == "rq" else why
     words = [what, why, f"Median energy of the force field: {', '.join(medians)}."]
@@ -371,30 +329,32 @@ def _looks(found: Found, figure: int) -> Section:
 
 
 def _about(found: Found, content: bytes) -> Section:
-    scale, frames = found.job.scale, trajectory.open_info(found.data).n_frames
+    scale, given = found.job.scale, found.job.given
+    counts = sorted({line.seeds for line in _our_lines(found)})
+    seeds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))) if counts else "–"
+    steps, epochs = (
+        f"as in {given[part]}" if part in given else here
+        for part, here in (("toy2d", f"{scale.toy2d.steps:,}"), ("table1", f"{scale.table1.epochs:g}"))
+    )
     rows = [
-        ["frames of alanine dipeptide", "1,000,000", f"{frames:,}, {found.data.name}"],
-        ["training steps of rings", "8,000", _given(found, "toy2d", f"{scale.toy2d.steps:,}")],
-        ["epochs of Table 1", "10", _given(found, "table1", f"{scale.table1.epochs:g}")],
-        ["seeds of Table 1", "10", _seeds(found)],
+        ["frames of alanine dipeptide", "1,000,000", f"{_n_frames(found):,}, {found.data.name}"],
+        ["training steps of rings", "8,000", steps],
+        ["epochs of Table 1", "10", epochs],
+        ["seeds of Table 1", "10", seeds],
         ["samples of an evaluation", "1,000", f"{scale.table1.samples:,}"],
         ["knotflow", "–", __version__],
-    ]  # fmt: skip
-    table = Table(("", "paper", "here"), rows, _scale(found))
+    ]
+    table = Table(("", *CLAIMS[2:]), rows, _scale(found))
     return Section("How it was made", [], table, downloads=[Download(NUMBERS, content, "all numbers (JSON)")])
 
 
-def _given(found: Found, part: str, otherwise: str) -> str:
-    return f"as in {found.job.given[part]}" if part in found.job.given else otherwise
+def _n_frames(found: Found) -> int:
+    return trajectory.open_info(found.data).n_frames
 
 
-def _seeds(found: Found) -> str:
-    counts = sorted({line.seeds for line in table1_report.table(found.table1) if line.trained != "paper"})
-    return " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))) if counts else "–"
-
-
-def _gap(cell: str) -> str | None:
-    return None if cell == "–" else cell
+def _our_lines(found: Found) -> list[table1_report.Line]:
+    """Lines of Table 1, without the paper's."""
+    return [line for line in table1_report.table(found.table1) if line.trained != "paper"]
 
 
 def _jump(value: float) -> str:
@@ -402,8 +362,8 @@ def _jump(value: float) -> str:
 
 
 def _scale(found: Found, part: str = "") -> str:
-    """Where numbers come from, and whether they mean something."""
+    """Caption of a table: the origin of its numbers, and whether they mean something."""
     if part in found.job.given:
         return f"As it is in {found.job.given[part]}."
-    worth = "; numbers mean nothing" if found.job.scale.simulates else ""
+    worth = "; the numbers mean nothing" if found.job.scale.simulates else ""
     return f"Scale {found.job.scale_name}{worth}."

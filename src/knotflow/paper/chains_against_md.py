@@ -1,17 +1,16 @@
-r"""Exact samples with a flow against long molecular dynamics: the same distribution?
+r"""Exact samples with a flow against long molecular dynamics: are the distributions the same?
 
 Chains of flow proposals and hybrid Monte Carlo on the true energy (`knotflow.dynamics.FlowMonteCarlo`) must
 give the averages of molecular dynamics, whatever the flow. Both have error bars from their independent
-parts, chains and replicas, so deviations are told in error bars.
+parts, chains and replicas, so deviations are given in error bars.
 
-Plain dynamics crosses the barrier between phi < 0 and phi > 0 so rarely that its replicas do not agree on the
-weight of the sides. So comparisons are also made among the frames with phi < 0.
+Plain dynamics crosses the barrier between phi < 0 and phi > 0 so rarely that its replicas disagree on the
+weights of the two sides. So the frames with phi < 0 are also compared separately.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 from knotflow.analysis.agreement import BINS, Agreement, Ensemble, agreement, ensemble, filled
 from knotflow.analysis.chain_summary import Memory, side_with_error, summary_of_chains
 from knotflow.analysis.frame_table import check_same_molecule
-from knotflow.dynamics.chain_run import ExactPlan, ExactRun, open_run
-from knotflow.energies import MolecularEnergy, force_field
+from knotflow.dynamics.chain_run import ExactPlan, open_run
+from knotflow.energies import MolecularEnergy
 from knotflow.files import write_json
 from knotflow.progress import Progress
 from knotflow.report.comparison_plots import SampleSet, draw_comparison
@@ -31,11 +30,12 @@ from knotflow.report.figures import save
 from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from knotflow.storage.observables import Observables, read_observables
+from knotflow.workflows.models import energy_of
 
 Floats = NDArray[np.float64]
 
 NORMAL: Final = math.sqrt(2 / math.pi)
-"""Mean size of a normal number of standard deviation one."""
+"""Mean absolute value of a standard normal variable."""
 
 
 @dataclass(frozen=True)
@@ -48,42 +48,42 @@ class Side:
     energy: Estimate
     """In kT."""
     left: Estimate | None
-    """Fraction with phi > 0, of the first residue with phi and psi; None without such a residue."""
+    """Fraction with phi > 0, for the first residue with phi and psi; None if there is none."""
     difference: Estimate | None
-    """F(phi > 0) - F(phi < 0) in kT; infinite if one of them was never visited."""
+    """F(phi > 0) - F(phi < 0) in kT; infinite if one side was never visited."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """Total variation of two histograms of (phi, psi), half the sum of all differences of bins."""
+    """Total variation of two histograms of (phi, psi): half the sum of all differences of bins."""
 
     value: float
     expected: float
-    """What noise alone gives on average, by the error bars of the bins: near it nothing is wrong."""
+    """The mean that noise alone gives, by the error bars of the bins; values near it are fine."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets of samples, and how far they are apart."""
+    """Two sets of samples and their deviations."""
 
     chains: Side
     data: Side
     agreement: Agreement
     """Deviations in error bars."""
     difference: float
-    """Deviation of F(phi > 0) - F(phi < 0) in error bars; NaN if it is not known of both."""
+    """Deviation of F(phi > 0) - F(phi < 0) in error bars; NaN unless both are known."""
     largest: float
-    """The largest deviation of a bin of (phi, psi) that has enough frames in both, in error bars."""
+    """Largest deviation in error bars among the bins of (phi, psi) with enough frames in both sets."""
     variation: Variation
     right_variation: Variation
     """Among frames with phi < 0."""
     deviations: list[list[float]]
-    """Of the bins of (phi, psi), in error bars, NaN where frames are too few; empty without torsions."""
+    """Deviations of the bins of (phi, psi) in error bars; NaN with too few frames, empty without torsions."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison, and what the chains took."""
+    """A comparison, and the cost of the chains."""
 
     comparison: Comparison
     flow_acceptance: float
@@ -91,9 +91,9 @@ class Result:
     memory: dict[str, Memory]
     """Autocorrelation times in rows, and numbers of independent samples."""
     every: int
-    """Cycles from row to row."""
+    """Cycles between rows."""
     evaluations: int
-    """Of the energy."""
+    """Evaluations of the energy."""
     seconds: float
 
 
@@ -107,15 +107,16 @@ def run(
     energy: MolecularEnergy | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Run what is missing of the chains, and compare them with a trajectory.
+    """Run the chains, or the missing part of them, and compare them with a trajectory.
 
     Args:
         model: The model file.
         data: A long trajectory of the same molecule at the same temperature.
         out: Folder for ``chains.h5``, ``exact.json`` and ``exact.png``.
-        plan: How long the chains are, and by which moves.
+        plan: Length and moves of the chains.
         double: Whether the model computes in double precision.
-        energy: The true energy; by default the compiled force field in torch, or OpenMM's if it cannot be.
+        energy: The true energy; None: the force field compiled in torch or, if torch lacks one of its forces,
+            by OpenMM.
         progress: Called with the progress of the chains.
 
     Raises:
@@ -124,10 +125,18 @@ def run(
     chains = open_run(out / "chains.h5", model, plan, double=double)
     check_same_molecule(chains.system, trajectory.open_info(data).system)
     if not chains.finished:
-        with nullcontext(energy) if energy else force_field(chains.system, compiled=True) as target:
+        with energy_of(chains.system, energy, compiled=True) as target:
             chains.run(target, progress)
     ours, theirs = read("chains", chains.path), read("dynamics", data)
-    result = _result(chains, compare(ours, theirs), summary_of_chains(ours.columns).memory)
+    result = Result(
+        comparison=compare(ours, theirs),
+        flow_acceptance=chains.moves["flow"].acceptance,
+        hmc_acceptance=chains.moves["hmc"].acceptance,
+        memory=summary_of_chains(ours.columns).memory,
+        every=chains.plan.every,
+        evaluations=chains.evaluations,
+        seconds=chains.seconds,
+    )
     write_json(out / "exact.json", result)
     deviations = result.comparison.deviations
     figure = draw_comparison(theirs.samples, ours.samples, np.array(deviations) if deviations else None)
@@ -137,19 +146,12 @@ def run(
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """All that is compared of a trajectory file."""
+    """Everything that is compared of a trajectory file."""
 
     columns: Observables
     ensemble: Ensemble
     samples: SampleSet
-    difference: Estimate | None
-    """F(phi > 0) - F(phi < 0) in kT."""
-
-    def side(self) -> Side:
-        """Its averages."""
-        found = self.ensemble
-        energy, left = found.averages["energy"], found.averages.get("left")
-        return Side(self.samples.name, found.n_frames, found.n_replicas, energy, left, self.difference)
+    side: Side
 
 
 def read(name: str, path: Path) -> Observed:
@@ -157,7 +159,10 @@ def read(name: str, path: Path) -> Observed:
     found = read_observables(path, bonds=True)
     angles = next(iter(found.torsions.values()), None)
     difference = None if angles is None else side_with_error(angles[:, 0], found.replica)
-    return Observed(found, ensemble(found), SampleSet(name, found.energy, angles), difference)
+    every = ensemble(found)
+    energy, left = every.averages["energy"], every.averages.get("left")
+    side = Side(name, every.n_frames, every.n_replicas, energy, left, difference)
+    return Observed(found, every, SampleSet(name, found.energy, angles), side)
 
 
 def compare(chains: Observed, data: Observed) -> Comparison:
@@ -165,10 +170,10 @@ def compare(chains: Observed, data: Observed) -> Comparison:
     z = bin_deviations(chains.ensemble, data.ensemble)
     known = np.abs(z[np.isfinite(z)])
     return Comparison(
-        chains=chains.side(),
-        data=data.side(),
+        chains=chains.side,
+        data=data.side,
         agreement=agreement(chains.ensemble, data.ensemble),
-        difference=_deviation(chains.difference, data.difference),
+        difference=_deviation(chains.side.difference, data.side.difference),
         largest=float(known.max()) if known.size else math.nan,
         variation=variation(chains.ensemble, data.ensemble, "bin"),
         right_variation=variation(chains.ensemble, data.ensemble, "right"),
@@ -177,9 +182,9 @@ def compare(chains: Observed, data: Observed) -> Comparison:
 
 
 def bin_deviations(a: Ensemble, b: Ensemble) -> Floats:
-    """Deviations of the bins of (phi, psi), in error bars, shape (bins, bins); NaN for those of few frames.
+    """Deviations of the bins of (phi, psi) in error bars, shape (bins, bins); NaN with too few frames.
 
-    Without torsions its shape is (0,).
+    Without torsions the shape is (0,).
     """
     if "bin 0,0" not in a.counts:
         return np.zeros(0)
@@ -197,19 +202,6 @@ def variation(a: Ensemble, b: Ensemble, prefix: str) -> Variation:
         return Variation(math.nan, math.nan)
     gaps = [a.averages[key] - b.averages[key] for key in keys]
     return Variation(0.5 * sum(abs(gap.value) for gap in gaps), 0.5 * NORMAL * sum(gap.error for gap in gaps))
-
-
-def _result(chains: ExactRun, comparison: Comparison, memory: dict[str, Memory]) -> Result:
-    moves = chains.moves
-    return Result(
-        comparison=comparison,
-        flow_acceptance=moves["flow"].acceptance,
-        hmc_acceptance=moves["hmc"].acceptance,
-        memory=memory,
-        every=chains.plan.every,
-        evaluations=chains.evaluations,
-        seconds=chains.seconds,
-    )
 
 
 def _deviation(a: Estimate | None, b: Estimate | None) -> float:

@@ -14,38 +14,22 @@ from knotflow.progress import Progress, silent, titled
 from knotflow.simulation.run import Simulation, SimulationPlan
 from knotflow.statistics.estimates import Estimate, mean
 
-SCALES: Final[dict[str, dict[str, dict[str, Any]]]] = {
-    "smoke": {
-        "openmm": {"replicas": 4, "frames": 20, "equilibration": 1000, "seed": 3},
-        "torch": {"engine": "torch", "replicas": 32, "frames": 4, "equilibration": 1000, "seed": 2},
-        "tempering": {
-            "engine": "torch",
-            "method": "tempering",
-            "replicas": 4,
-            "frames": 4,
-            "equilibration": 1000,
-            "seed": 1,
-        },
-    },
-    "small": {
-        "openmm": {"replicas": 64, "frames": 400, "equilibration": 50_000, "seed": 3},
-        "torch": {"engine": "torch", "replicas": 512, "frames": 200, "equilibration": 50_000, "seed": 2},
-        "tempering": {
-            "engine": "torch",
-            "method": "tempering",
-            "replicas": 64,
-            "frames": 450,
-            "equilibration": 50_000,
-            "seed": 1,
-        },
-    },
+ENGINES: Final[dict[str, dict[str, Any]]] = {
+    "openmm": {"seed": 3},
+    "torch": {"engine": "torch", "seed": 2},
+    "tempering": {"engine": "torch", "method": "tempering", "seed": 1},
 }
-"""Plans of the runs; frames are 1 ps apart."""
+"""The runs, by name."""
+SCALES: Final[dict[str, tuple[int, dict[str, tuple[int, int]]]]] = {
+    "smoke": (1_000, {"openmm": (4, 20), "torch": (32, 4), "tempering": (4, 4)}),
+    "small": (50_000, {"openmm": (64, 400), "torch": (512, 200), "tempering": (64, 450)}),
+}
+"""Steps of equilibration, and for each run its replicas and frames, which are 1 ps apart."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one simulation found."""
+    """Averages of one simulation."""
 
     name: str
     n_frames: int
@@ -53,7 +37,7 @@ class Run:
     energy: Estimate
     """In kT."""
     temperature: Estimate | None
-    """Of the motion, in K; not known of imported data."""
+    """Kinetic temperature in K; None for imported data."""
     left: Estimate
     """Fraction with phi > 0."""
     exchange_rates: tuple[float, ...] = ()
@@ -62,56 +46,46 @@ class Run:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs and how far they are apart, in error bars."""
+    """Two runs and their deviations in error bars."""
 
     names: tuple[str, str]
     agreement: Agreement
 
 
 def run(
-    folder: Path,
-    scale: str,
-    *,
-    reference: Path | None = None,
-    progress: Progress = silent,
+    folder: Path, scale: str, *, reference: Path | None = None, progress: Progress = silent
 ) -> tuple[list[Run], list[Pair]]:
-    """Simulate what is missing in a folder, and compare each with each.
+    """Run the simulations that are missing in a folder, and compare all pairs.
 
     Args:
         folder: For the trajectories and ``results.json``.
         scale: A key of `SCALES`.
-        reference: One more trajectory, of ``knotflow import``.
+        reference: Another trajectory to compare with, from ``knotflow import``.
         progress: Called with the progress of each run.
     """
     runs, ensembles = [], {}
-    for name, options in SCALES[scale].items():
-        folder.mkdir(parents=True, exist_ok=True)
-        simulation = Simulation(folder / f"{name}.h5", ala2(), SimulationPlan.parse(options))
+    folder.mkdir(parents=True, exist_ok=True)
+    equilibration, sizes = SCALES[scale]
+    for name, (replicas, frames) in sizes.items():
+        size = {"replicas": replicas, "frames": frames, "equilibration": equilibration}
+        simulation = Simulation(folder / f"{name}.h5", ala2(), SimulationPlan.parse(ENGINES[name] | size))
         simulation.run(titled(name, progress))
-        ensembles[name] = observe(simulation.path)
-        runs.append(_describe(name, ensembles[name], simulation))
+        ensembles[name], state = observe(simulation.path), simulation.state
+        temperature, rates = (
+            mean(state.temperatures / state.frames),
+            tuple((state.accepted / state.tried).tolist()),
+        )
+        runs.append(_described(name, ensembles[name], temperature, rates, state.round_trips))
     if reference is not None:
         ensembles["reference"] = observe(reference)
-        runs.append(_describe("reference", ensembles["reference"]))
+        runs.append(_described("reference", ensembles["reference"]))
     pairs = [Pair((a, b), agreement(ensembles[a], ensembles[b])) for a, b in combinations(ensembles, 2)]
     write_json(folder / "results.json", {"runs": runs, "pairs": pairs})
     return runs, pairs
 
 
-def _describe(name: str, ensemble: Ensemble, simulation: Simulation | None = None) -> Run:
-    temperature, rates, trips = None, (), 0
-    if simulation is not None:
-        state = simulation.state
-        temperature = mean(state.temperatures / state.frames)
-        rates = tuple((state.accepted / state.tried).tolist())
-        trips = state.round_trips
+def _described(name: str, found: Ensemble, temperature: Estimate | None = None, *exchanges: Any) -> Run:
+    averages = found.averages
     return Run(
-        name,
-        ensemble.n_frames,
-        ensemble.n_replicas,
-        ensemble.averages["energy"],
-        temperature,
-        ensemble.averages["left"],
-        rates,
-        trips,
+        name, found.n_frames, found.n_replicas, averages["energy"], temperature, averages["left"], *exchanges
     )

@@ -1,9 +1,10 @@
-"""Figure 4: dynamics on flows of Table 1 and on the force field, which molecules stay whole, and the page."""
+"""Figure 4: dynamics on flows of Table 1 and on the force field, and the page about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,35 +29,25 @@ from knotflow.workflows.steps import Say
 FIGURE: Final = ("rq", "smooth+fm", "bspline+fm")
 """Models of Table 1 that figure 4 shows."""
 CLAIMS: Final = {"rq": "all ten fail", "smooth+fm": "all ten stay", "bspline+fm": "all ten stay"}
-"""What Hong & Chun (AAAI 2023) say of them."""
-COLUMNS: Final = (
-    "energy",
-    "broken",
-    "why",
-    "slope, kT/ps",
-    "deviation, kT",
-    "temperature, K",
-    "ms a step",
-    "paper",
-)
+"""What Hong & Chun (AAAI 2023) say about them."""
 NOTES: Final = (
-    "Slope and standard deviation of the total energy without a thermostat, per degree of freedom; "
-    "temperature of the motion. ±: standard errors over the replicas that stay whole.",
-    "Broken: a number is not finite, the molecule left the flow's support, a bond became 1.5 times as long "
-    "as it should be, or as short, or the total energy moved by more than half a kT per degree of freedom.",
-    "Time of a step of all replicas at once, compilation left out, on the machine that ran it.",
+    "Slope and standard deviation of the total energy without a thermostat, per degree of freedom; kinetic "
+    "temperature. ±: standard errors over the replicas that stay whole.",
+    "Broken: a number is not finite, the molecule left the flow's support, a bond became 1.5 times longer "
+    "or shorter than it should be, or the total energy moved by more than half a kT per degree of freedom.",
+    "Time per step of all replicas together, without compilation, on the machine that ran it.",
 )
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much work to do."""
+    """Amount of work."""
 
     config: DynamicsConfig = field(default_factory=DynamicsConfig)
     frames: int = 0
-    """On so many frames models must have been trained."""
+    """Number of frames that the models must have been trained on."""
     training: table1.Scale | None = None
-    """How to train models if there are none; None: they must be there."""
+    """How to train missing models; None: all models must exist."""
 
 
 SCALES: Final = {
@@ -74,7 +65,7 @@ class Entry:
     """A line of the table."""
 
     folder: str
-    """Name of the folder of its run."""
+    """Name of its run folder."""
     title: str
     model: Path | None
     """None: the force field."""
@@ -88,32 +79,46 @@ BEST: Final = Entry("best", "best", None)
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What became of an entry."""
+    """The outcome of an entry."""
 
     entry: Entry
     record: Record
-    drift: Drift
+
+    @cached_property
+    def drift(self) -> Drift:
+        """The drift score of the record."""
+        return drift(self.record)
+
+
+CELLS: Final[dict[str, Callable[[Result], str]]] = {
+    "energy": lambda r: r.entry.title,
+    "broken": lambda r: f"{r.drift.broken} of {len(r.drift.reasons)}",
+    "why": lambda r: reasons(r.drift.plain()["reasons"]),
+    "slope, kT/ps": lambda r: str(r.drift.mean(r.drift.slope)),
+    "deviation, kT": lambda r: str(r.drift.mean(r.drift.deviation)),
+    "temperature, K": lambda r: str(r.drift.mean(r.drift.temperature)),
+    "ms per step": lambda r: str(Estimate(r.record.milliseconds_per_step)),
+    "paper": lambda r: r.entry.claim or "–",
+}
+"""Columns of the table, and their text."""
+COLUMNS: Final = tuple(CELLS)
 
 
 def entries(models: Path, rows: Sequence[str] = FIGURE, best: Path | None = None) -> list[Entry]:
-    """The force field, models of Table 1 (of the first seed; our recipe before others), and one more.
+    """The force field, models of Table 1 (with seed 0, preferably by our recipe), and one more.
 
     Raises:
-        FileNotFoundError: if a model is missing; says which command trains it.
+        FileNotFoundError: if a model is missing; the message says how to train it.
     """
-    found, missing = [TRUE], []
-    for row in (name for name in ROWS if name in rows):
-        shown = table1.model_of(models, row)
-        if shown is None:
-            missing.append(row)
-        else:
-            found.append(_entry(*shown))
+    shown = {row: table1.model_of(models, row) for row in ROWS if row in rows}
+    missing = [row for row, model in shown.items() if model is None]
     if missing:
         options = " ".join(f"--rows {row}" for row in missing)
         raise FileNotFoundError(
             f"{models} has no model of {', '.join(ROWS[row].title for row in missing)}; train with: knotflow "
             f"reproduce table1 --data DATA.h5 {options} --out {models}"
         )
+    found = [TRUE, *(_entry(*model) for model in shown.values() if model is not None)]
     return found if best is None else [*found, replace(BEST, model=best)]
 
 
@@ -123,16 +128,14 @@ def _entry(task: Task, model: Path | None = None) -> Entry:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """All finished runs of a folder, in the order of the table; it is not known where the models are."""
+    """All finished runs of a folder, in the order of the table; where the models are is unknown."""
     tasks = [Task(row, 0, published) for row in ROWS for published in (False, True)]
-    known = [TRUE, *map(_entry, tasks), BEST]
-    found = [(entry, folder / entry.folder / RECORD) for entry in known]
-    records = [(entry, Record.load(file)) for entry, file in found if file.is_file()]
-    return [Result(entry, record, drift(record)) for entry, record in records]
+    found = [(entry, folder / entry.folder / RECORD) for entry in (TRUE, *map(_entry, tasks), BEST)]
+    return [Result(entry, Record.load(file)) for entry, file in found if file.is_file()]
 
 
 def make_data(path: Path, *, say: Say) -> None:
-    """A short simulation, 120 frames in all; one that is there is finished, or left as it is."""
+    """A short simulation with 120 frames in all; an interrupted one is resumed, a finished one kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     say("a short simulation of alanine dipeptide")
     plan = SimulationPlan.parse({"replicas": 2, "frames": 60, "interval": 20, "equilibration": 1000})
@@ -140,14 +143,12 @@ def make_data(path: Path, *, say: Say) -> None:
 
 
 def make_models(folder: Path, rows: Sequence[str], scale: Scale, *, say: Say) -> tuple[Path, Path]:
-    """A short simulation, and models trained on it for a moment: a file of data and a folder of models."""
+    """A short simulation and hardly trained models; returns the data file and the folder of models."""
     data, models = folder / "ala2.h5", folder / "models"
     make_data(data, say=say)
-    for row in rows:
-        say(f"a short training: {ROWS[row].title}")
-        task = Task(row, 0)
-        choice = task.choice(scale.training or table1.Scale())
-        train_generator(data, models / task.folder, choice)
+    for task in (Task(row, 0) for row in rows):
+        say(f"a short training: {ROWS[task.row].title}")
+        train_generator(data, models / task.folder, task.choice(scale.training or table1.Scale()))
     return data, models
 
 
@@ -161,37 +162,35 @@ def run(
     say: Say = print,
     progress: Progress = silent,
 ) -> list[Result]:
-    """Run the protocol for what is missing in a folder; all start from the same frames.
+    """Do the runs that are missing in a folder; all start from the same frames.
 
     Args:
-        folder: For the folders of the runs.
-        scale: How much work to do.
-        todo: On which energies.
-        data: Frames to start from; those held back in training are preferred.
+        folder: For the run folders.
+        scale: Amount of work.
+        todo: The energies to move on.
+        data: Frames to start from, preferably held-out ones.
         compile: Whether to compile the force field.
         say: Called with a line as each run begins.
         progress: Called with the progress of each run.
 
     Raises:
-        ValueError: if models, data and what is in the folder do not belong together.
+        ValueError: if models, data and the runs in the folder do not belong together.
         OSError: if a file is missing or damaged.
     """
-    models = [entry.model for entry in todo if entry.model is not None]
-    splits = [_checked_split(model, scale) for model in models]
-    split = next((split for split in splits if split), None)
+    splits = [_checked_split(entry.model, scale) for entry in todo if entry.model is not None]
+    split = next(filter(None, splits), None)
     results = []
     for i, entry in enumerate(todo, 1):
         place = folder / entry.folder
         moved = DynamicsRun(entry.model, data, place, scale.config, split=split, compile=compile)
         state = ": finished before" if moved.finished else ", compiled first" if moved.compiles else ""
         say(f"run {i} of {len(todo)}: {entry.title}{state}")
-        record = moved.run(titled(entry.title, progress))
-        results.append(Result(entry, record, drift(record)))
+        results.append(Result(entry, moved.run(titled(entry.title, progress))))
     return results
 
 
 def _checked_split(model: Path, scale: Scale) -> dict[str, Any] | None:
-    """The split of a model, which must have been trained on frames enough."""
+    """The split of a model; refuses a model that was trained on too few frames."""
     split: dict[str, Any] | None = notes(model).get("split")
     if scale.frames and split:
         seen = split["frames"] - sum(last - first for first, last in split["validation"])
@@ -204,42 +203,27 @@ def _checked_split(model: Path, scale: Scale) -> dict[str, Any] | None:
 
 
 def rows(results: Sequence[Result]) -> list[list[str]]:
-    """Cells under `COLUMNS`, a row for each energy."""
-    return [
-        [
-            result.entry.title,
-            f"{result.drift.broken} of {len(result.drift.reasons)}",
-            reasons(result.drift.plain()["reasons"]),
-            str(result.drift.mean(result.drift.slope)),
-            str(result.drift.mean(result.drift.deviation)),
-            str(result.drift.mean(result.drift.temperature)),
-            str(Estimate(result.record.milliseconds_per_step)),
-            result.entry.claim or "–",
-        ]
-        for result in results
-    ]
+    """Cells under `COLUMNS`, one row per energy."""
+    return [[cell(result) for cell in CELLS.values()] for result in results]
 
 
 def write_report(folder: Path, results: Sequence[Result], scale: str) -> Path:
     """Draw ``figure4.png``, write ``results.json`` and ``index.html`` into a folder; returns the page."""
     page = folder / "index.html"
     picture = draw_figure(folder, results)
-    found = {
-        result.entry.folder: {"title": result.entry.title, **summary(result.record)} for result in results
-    }
-    content = json_bytes(found)
+    content = json_bytes({r.entry.folder: {"title": r.entry.title, **summary(r.record)} for r in results})
     write_atomically(folder / "results.json", content)
     lead = (
         f"Alanine dipeptide moves on the energies -log p of flows, at the scale {scale!r}: "
-        f"{protocol(results)}. The paper's claim: RQ-spline flows break all ten molecules, smooth and "
-        "B-spline flows with force matching keep all ten."
+        f"{protocol(results)}. The paper claims that on RQ-spline flows all ten molecules break, and that on "
+        "smooth and B-spline flows with force matching all ten stay whole."
     )
     sections = [
         Section(
-            "Who breaks",
+            "Which molecules break",
             [
-                "The potential energy is what the paper shows. The total energy must stay where it is as "
-                "soon as the thermostat is off; a thermostat hides what is wrong with a force."
+                "The paper shows the potential energy. The total energy tells more: without a thermostat it "
+                "must stay constant, whereas a thermostat hides errors of the force."
             ],
             Table(COLUMNS, rows(results), f"Scale {scale}.", NOTES),
             downloads=[Download("results.json", content)],
@@ -251,7 +235,7 @@ def write_report(folder: Path, results: Sequence[Result], scale: str) -> Path:
 
 
 def protocol(results: Sequence[Result]) -> str:
-    """How molecules were moved, in words."""
+    """The protocol of the dynamics in words."""
     config = results[0].record.about["config"]
     return (
         f"{config['replicas']} frames, velocities at {results[0].record.about['temperature']:g} K, "
@@ -267,8 +251,8 @@ def draw_figure(folder: Path, results: Sequence[Result]) -> Picture:
     save(draw_energies(panels, ("total", "potential")), path)
     caption = (
         "Figure 4: total energy (above) and potential energy (below) of every replica, less the median "
-        "potential at the start. Grey: with a thermostat. Broken replicas are orange; a cross marks where "
-        "one stopped. The range is that of the replicas that stay whole."
+        "potential energy at the start. Grey: with a thermostat. Broken replicas are orange; a cross marks "
+        "where one stopped. The axes cover the range of the replicas that stay whole."
     )
     replicas = results[0].record.about["config"]["replicas"]
     return Picture(path, f"Energies over time of {replicas} molecules on {len(results)} energies", caption)

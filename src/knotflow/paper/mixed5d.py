@@ -23,7 +23,7 @@ FORCE_WEIGHT = 0.05
 
 @dataclass(frozen=True)
 class Result:
-    """How well the flow knows the density."""
+    """Errors of the trained flow."""
 
     kl: float
     """Mean of log p - log q over test points, in nats."""
@@ -32,7 +32,7 @@ class Result:
     score_error: float
     """Root mean square error of the score over its root mean square, over test points."""
     score_errors: tuple[float, ...]
-    """The same for each coordinate."""
+    """The same per coordinate."""
     ess: float
     """Effective sample size of samples of the flow, weighted by p / q, as a fraction."""
     training_seconds: float
@@ -62,18 +62,18 @@ def run(folder: Path, scale: str, *, seed: int = 0, progress: Progress = silent)
 
 @torch.no_grad()
 def evaluate(flow: Flow, target: Mixed, n: int, seconds: float) -> Result:
-    """Errors of a flow on n fresh points of the target, and on n of its own."""
+    """Errors of a flow on n fresh points of the target, and on n points of its own."""
     x = target.sample(n, torch.Generator().manual_seed(12345))
     gap = -target.energy(x) - flow.log_prob(x)
     true, model = target.force(x), flow.score(x)
-    square = (model - true).square().mean(0)
+    square, size = (model - true).square().mean(0), true.square().mean(0)
     drawn, log_q = flow.sample_and_log_prob(n, generator=torch.Generator().manual_seed(54321))
     log_w = (-target.energy(drawn) - log_q).double().numpy()
     return Result(
         kl=float(gap.mean()),
         kl_error=float(gap.std() / math.sqrt(n)),
-        score_error=float((square.sum() / true.square().mean(0).sum()).sqrt()),
-        score_errors=tuple((square / true.square().mean(0)).sqrt().tolist()),
+        score_error=float((square.sum() / size.sum()).sqrt()),
+        score_errors=tuple((square / size).sqrt().tolist()),
         ess=effective_share(log_w),
         training_seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""Numbers of the paper's tables: means with two standard errors, and as text."""
+"""Numbers of the paper's tables: means with two standard errors, and their text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def number(value: float, error: float = math.nan) -> str:
-    """Two decimals, three of what is below one, three digits of what is huge; a dash for NaN."""
+    """Two decimals, three for numbers below one, three digits for huge ones; a dash for NaN."""
     if math.isnan(value):
         return "–"
     known = [x for x in (value, error) if not math.isnan(x)]

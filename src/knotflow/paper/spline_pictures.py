@@ -10,11 +10,11 @@ import torch
 
 from knotflow.report.figures import save
 from knotflow.report.map_plots import MapPanel, draw_maps
-from knotflow.transforms import BSpline, Circle, Domain, Interval, Line
+from knotflow.transforms import BSpline, Circle, Interval, Line
 
 
 def draw_transforms(out: Path, order: int, bins: int, maps: int, scale: float, seed: int) -> None:
-    """Write the picture of `transforms`."""
+    """Draw random B-splines of an interval, a circle and the line, with their slopes, into a file."""
     if maps < 1:
         raise ValueError(f"--maps must be at least 1, got {maps}.")
     generator = torch.Generator().manual_seed(seed)
@@ -30,9 +30,6 @@ def draw_transforms(out: Path, order: int, bins: int, maps: int, scale: float, s
         y, ladj = f.forward(x.expand(maps, -1), raw)
         # A circle is drawn over two turns, its images continued over the seam.
         images = np.unwrap(y.numpy(), period=domain.length) if isinstance(domain, Circle) else y.numpy()
-        panels.append(MapPanel(title, x.numpy(), images, ladj.exp().numpy(), _marks(domain)))
+        marks = (domain.high,) if isinstance(domain, Circle) else (domain.low, domain.high)
+        panels.append(MapPanel(title, x.numpy(), images, ladj.exp().numpy(), marks))
     save(draw_maps(panels), out)
-
-
-def _marks(domain: Domain) -> tuple[float, ...]:
-    return (domain.high,) if isinstance(domain, Circle) else (domain.low, domain.high)

@@ -1,10 +1,9 @@
-"""Table 1: five flows of alanine dipeptide, each trained with several seeds, and evaluated."""
+"""Table 1: train five flows of alanine dipeptide with several seeds, and evaluate them."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +15,10 @@ from knotflow.energies import force_field
 from knotflow.errors import TrainingError
 from knotflow.files import read_json, write_json
 from knotflow.flows.io import notes
-from knotflow.inputs import refuse_others, same
+from knotflow.inputs import made_of, refuse_others
 from knotflow.log_file import read_log
 from knotflow.progress import Progress, silent, titled
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from knotflow.storage.split import Split
 from knotflow.training.checkpoint import read_checkpoint
@@ -34,10 +34,10 @@ MEASURES: Final = {
     "excess": "forward_kl",
     "ess": "ess",
 }
-"""Columns of the table, and what `knotflow.analysis.evaluate` calls them; the first three are the paper's."""
+"""Columns of the table, and their names in `knotflow.analysis.evaluate`; the first three are the paper's."""
 MODEL, METRICS, DIVERGED = "model.safetensors", "metrics.json", "diverged.json"
 SEED = 0
-"""Of the samples and error bars of all evaluations."""
+"""Seed of the samples and error bars of all evaluations."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Row:
     family: str
     """A name in `knotflow.transforms.FAMILIES`."""
     forces: bool
-    """Whether forces are matched."""
+    """Whether training matches forces."""
 
 
 ROWS: Final = {
@@ -67,10 +67,10 @@ def paper_name(row: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much work to do."""
+    """Amount of work."""
 
     frames: int = 0
-    """Training frames that the data must have."""
+    """Number of training frames that the data must have."""
     epochs: float = 10.0
     samples: int = 10_000
     """Samples of each evaluation."""
@@ -93,8 +93,8 @@ class Task:
     """A key of `ROWS`."""
     seed: int
     published: bool = False
-    """Bins as narrow as 1e-6, no start from the marginals, no clipping, no average and no warm-up, instead of
-    our recipe."""
+    """Whether to train as published instead of by our recipe: bins as narrow as 1e-6, no start from the
+    marginals, no clipping, no averaging and no warm-up."""
 
     @property
     def folder(self) -> str:
@@ -105,7 +105,7 @@ class Task:
 
     @classmethod
     def of(cls, folder: str) -> Task | None:
-        """The task that a run folder belongs to by its name; None if to none."""
+        """The task of a run folder, by its name; None for other folders."""
         match = re.fullmatch(r"([a-z]+)-(fm|nll)-(0|[1-9][0-9]*)-(rec|pub)", folder)
         for name, row in ROWS.items():
             if match and (match[1], match[2] == "fm") == (paper_name(name), row.forces):
@@ -113,7 +113,7 @@ class Task:
         return None
 
     def choice(self, scale: Scale) -> MoleculeTraining:
-        """How it is trained."""
+        """The settings of the training."""
         row = ROWS[self.row]
         return MoleculeTraining(
             preset="paper",
@@ -131,22 +131,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a task."""
+    """The outcome of a task."""
 
     task: Task
     measures: dict[str, float] = field(default_factory=dict)
-    """Values of `MEASURES`, NaN for what could not be told; empty if training diverged."""
+    """Values of `MEASURES`, NaN where unknown; empty if training diverged."""
     parameters: int | None = None
     seconds: float | None = None
-    """Time of all steps."""
+    """Duration of the training steps."""
     refused: int | None = None
-    """Steps that the guard refused, if it is known."""
+    """Number of steps that the guard refused; None if unknown."""
     diverged: int | None = None
-    """The step at which training was given up, to the precision of the log; None: it was not."""
+    """The step at which training was abandoned, as precisely as the log tells; None if it finished."""
 
 
 def tasks(rows: Sequence[str], seeds: int, *, published: bool = False) -> list[Task]:
-    """All rows with the first seed, then all with the second, and so on: early on there is a whole table."""
+    """All rows with the first seed, then all with the second, and so on, so that a full table comes early."""
     return [Task(row, seed, published) for seed in range(seeds) for row in ROWS if row in rows]
 
 
@@ -159,21 +159,21 @@ def run(
     say: Say = print,
     progress: Progress = silent,
 ) -> list[Result]:
-    """Train and evaluate what is missing in a folder; return all that is finished in it.
+    """Train and evaluate what is missing in a folder, and return everything that is finished in it.
 
-    Every task has a run folder of its own, with ``metrics.json`` beside the model, or ``diverged.json`` if
-    its training could not be kept stable. What is finished is not done again; what was stopped goes on.
+    Every task has its own run folder, with ``metrics.json`` beside the model, or ``diverged.json`` if its
+    training became unstable. Finished tasks are not repeated; interrupted ones are resumed.
 
     Args:
         data: Trajectory of alanine dipeptide.
         folder: For the run folders.
-        scale: How much work to do.
-        todo: What the folder must have.
+        scale: Amount of work.
+        todo: The tasks.
         say: Called with a line as each run begins.
         progress: Called with the progress of each run.
 
     Raises:
-        ValueError: if the data do not suit, or the folder holds runs on other data or of another scale.
+        ValueError: if the data are unsuitable, or the folder holds runs on other data or of another scale.
         OSError: if the data are missing or damaged.
     """
     check_data(data, scale)
@@ -191,10 +191,10 @@ def run(
 
 
 def check_data(data: Path, scale: Scale) -> None:
-    """Refuse data that Table 1 cannot be made of.
+    """Refuse data that are unsuitable for Table 1.
 
     Raises:
-        ValueError: if they are of another molecule, or too few.
+        ValueError: if they are of another molecule, or have too few frames.
     """
     info = trajectory.open_info(data)
     if info.system.name != "ala2":
@@ -214,7 +214,7 @@ def check_data(data: Path, scale: Scale) -> None:
 
 
 def model_of(folder: Path, row: str) -> tuple[Task, Path] | None:
-    """The model that stands for a row: of seed 0, our recipe before others; None if there is none."""
+    """The model that represents a row, with seed 0, preferably by our recipe; None if there is none."""
     for task in (Task(row, 0), Task(row, 0, True)):
         file = folder / task.folder / MODEL
         if file.is_file():
@@ -223,13 +223,13 @@ def model_of(folder: Path, row: str) -> tuple[Task, Path] | None:
 
 
 def read_results(folder: Path, scale: Scale) -> list[Result]:
-    """All finished runs of a folder, in the order of the table, then of recipe and seed."""
+    """All finished runs of a folder, in the order of the table, then by recipe and seed."""
     found = (read_result(folder, task, scale) for task in _present(folder))
     return [result for result in found if result is not None]
 
 
 def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
-    """What became of a task; None if it is not finished, or evaluated in another way."""
+    """The outcome of a task; None if it is not finished, or was evaluated in another way."""
     run = folder / task.folder
     if not (run / MODEL).exists():
         if not (run / DIVERGED).exists():
@@ -238,10 +238,9 @@ def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
     if not _is_comparable(noted_evaluation(run / METRICS), scale):
         return None
     evaluation = read_json(run / METRICS)
-    values = {name: evaluation["measures"][key]["value"] for name, key in MEASURES.items()}
     return Result(
         task,
-        {name: math.nan if value is None else float(value) for name, value in values.items()},
+        {name: Estimate.read(evaluation["measures"][key]).value for name, key in MEASURES.items()},
         evaluation["about"]["parameters"],
         float(notes(run / MODEL)["seconds"]),
         _refused(run),
@@ -249,7 +248,7 @@ def read_result(folder: Path, task: Task, scale: Scale) -> Result | None:
 
 
 def _do(task: Task, data: Path, folder: Path, scale: Scale, *, say: Say, progress: Progress) -> None:
-    """Train, then evaluate on the frames that were held back."""
+    """Train, then evaluate on the held-out frames."""
     choice = task.choice(scale)
     try:
         train_generator(data, folder, choice, energy=force_field, progress=progress)
@@ -273,9 +272,9 @@ def _is_evaluated(run: Path, data: Path, scale: Scale) -> bool:
 
 
 def _is_comparable(found: dict[str, Any] | None, scale: Scale) -> bool:
-    """Whether an evaluation, maybe by another version, can stand in one table with others of the scale."""
+    """Whether an evaluation, perhaps by another version, is comparable with others of the scale."""
     wanted = {"rows": "validation", "samples": scale.samples, "seed": SEED, "dtype": "float32"}
-    return found is not None and same({key: (found | found["data"])[key] for key in wanted}, wanted)
+    return found is not None and made_of(found | found["data"], wanted)
 
 
 def _refused(folder: Path) -> int | None:
@@ -284,12 +283,11 @@ def _refused(folder: Path) -> int | None:
 
 
 def _present(folder: Path) -> list[Task]:
-    """Tasks of which there is a run folder."""
-    found = (Task.of(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
+    """Tasks that have a run folder."""
+    found = map(Task.of, (path.name for path in folder.iterdir()) if folder.is_dir() else ())
     order = list(ROWS)
     return sorted(
-        (task for task in found if task is not None),
-        key=lambda task: (order.index(task.row), not task.published, task.seed),
+        filter(None, found), key=lambda task: (order.index(task.row), not task.published, task.seed)
     )
 
 
@@ -297,18 +295,14 @@ def _check_folder(folder: Path, data: Path, scale: Scale) -> None:
     """Refuse a folder with finished runs that are not comparable with those to come.
 
     Raises:
-        ValueError: if one is on other data, or was trained otherwise than its name says.
+        ValueError: if one is on other data, or was not trained as its name says.
     """
-    for task, noted in _noted(folder):
-        wanted = training_inputs(task.choice(scale), data)
-        refuse_others(folder / task.folder, "a run", {**wanted, **noted_training(noted)}, wanted)
-
-
-def _noted(folder: Path) -> Iterator[tuple[Task, dict[str, Any]]]:
-    """What the finished runs of a folder note of how they were made."""
     for task in _present(folder):
-        model, diverged = (folder / task.folder / name for name in (MODEL, DIVERGED))
-        if model.exists():
-            yield task, notes(model)
-        elif diverged.exists():
-            yield task, read_json(diverged)
+        run, noted = folder / task.folder, None
+        if (run / MODEL).exists():
+            noted = notes(run / MODEL)
+        elif (run / DIVERGED).exists():
+            noted = read_json(run / DIVERGED)
+        if noted is not None:
+            wanted = training_inputs(task.choice(scale), data)
+            refuse_others(run, "a run", {**wanted, **noted_training(noted)}, wanted)

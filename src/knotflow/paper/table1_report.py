@@ -1,10 +1,11 @@
-"""Table 1 beside the paper's: as text, as Markdown, as JSON, and a picture of the seeds."""
+"""Table 1 beside the paper's: text, Markdown and JSON, and a picture of the seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ PAPER: Final[dict[str, dict[str, tuple[float, float]]]] = {
     "bspline": {"nll": (-211.03, 0.03), "fme": (4.59, 5.11), "kld": (192.62, 0.31)},
     "bspline+fm": {"nll": (-209.45, 1.78), "fme": (0.812, 0.345), "kld": (228.09, 54.6)},
 }
-"""Table 1 of Hong & Chun (AAAI 2023): means and two standard errors over ten repeats; to compare with."""
+"""Table 1 of Hong & Chun (AAAI 2023): means and two standard errors over ten repeats, for comparison."""
 PAPER_PARAMETERS: Final = {"rq": 285_497, "smooth": 314_456, "bspline": 380_982}
 """Table 2 of the paper, by family."""
 
@@ -35,21 +36,21 @@ TITLES: Final = {
     "ess": "ESS, %",
 }
 UNITS: Final = {"ess": 100.0}
-"""By what a measure is multiplied to be shown."""
+"""Factors by which measures are multiplied in tables."""
 COLUMNS: Final = ("model", "trained", *TITLES.values(), "parameters", "training, s")
 BRIEF: Final = tuple(range(7))
 """Columns that fit on a terminal."""
 NOTES: Final = (
-    "NLL (nats) and KLD (kT, without log Z) are in the paper's measure; FME is the squared error of forces, "
-    "in 10⁴ (kT/nm)². NLL above its limit is the divergence from the Boltzmann distribution to the flow, in "
-    "nats; ESS the effective sample size of reweighted samples as a share.",
-    "±: two standard errors over seeds; those of the paper over ten repeats, on other data.",
+    "NLL (nats) and KLD (kT, without log Z) are in the paper's measure. FME is the mean squared error of "
+    "forces, in 10⁴ (kT/nm)². NLL above its limit is the divergence from the Boltzmann distribution to the "
+    "flow, in nats. ESS is the effective sample size of reweighted samples, in percent.",
+    "±: two standard errors over seeds; the paper's are over ten repeats, on other data.",
 )
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: all seeds of a model that were trained alike, or what the paper has."""
+    """A line of the table: all seeds of a model trained in one way, or the paper's numbers."""
 
     row: str
     """A key of `ROWS`."""
@@ -57,54 +58,44 @@ class Line:
     """"recipe", "as published" or "paper"."""
     seeds: int
     diverged: tuple[int, ...]
-    """Steps at which trainings were given up."""
+    """Steps at which trainings were abandoned."""
     measures: dict[str, tuple[float, float]]
-    """Mean over seeds and two standard errors, NaN with a single one."""
+    """Mean and two standard errors over seeds; the errors are NaN with a single seed."""
     parameters: int | None
     seconds: float | None
     """Mean over seeds."""
 
     def cells(self) -> list[str]:
-        """What stands under `COLUMNS`."""
-        values = [
-            number(*(UNITS.get(name, 1.0) * x for x in self.measures.get(name, (math.nan, math.nan))))
-            for name in TITLES
-        ]
-        if self.diverged and len(self.diverged) == self.seeds:
-            values[0] = f"diverged at step {', '.join(f'{step:,}' for step in self.diverged)}"
+        """Cells under `COLUMNS`."""
+        how, lost = self.trained, len(self.diverged)
+        if how != "paper":
+            how += f", {self.seeds} seed{'s' if self.seeds > 1 else ''}"
+            how += f", {lost} diverged" if 0 < lost < self.seeds else ""
         return [
             ROWS[self.row].title,
-            self._how(),
-            *values,
+            how,
+            *_values(self.measures, self.diverged if lost == self.seeds else ()),
             "–" if self.parameters is None else f"{self.parameters:,}",
             "–" if self.seconds is None else f"{self.seconds:,.0f}",
         ]
 
-    def _how(self) -> str:
-        if self.trained == "paper":
-            return "paper"
-        some = f", {len(self.diverged)} diverged" if 0 < len(self.diverged) < self.seeds else ""
-        return f"{self.trained}, {self.seeds} seed{'s' if self.seeds > 1 else ''}{some}"
-
 
 def table(results: Sequence[Result]) -> list[Line]:
-    """For every model with results: as published and by our recipe, where there are such, and the paper."""
+    """For every model with results: our lines, as published and by our recipe, and the paper's."""
     lines = []
-    for row in ROWS:
-        own = [line for line, _ in _groups(results) if line.row == row]
-        if own:
-            parameters = PAPER_PARAMETERS[paper_name(row)]
-            lines += [*own, Line(row, "paper", 10, (), PAPER[row], parameters, None)]
+    for row, own in groupby((line for line, _ in _groups(results)), key=lambda line: line.row):
+        parameters = PAPER_PARAMETERS[paper_name(row)]
+        lines += [*own, Line(row, "paper", 10, (), PAPER[row], parameters, None)]
     return lines
 
 
 def write_report(folder: Path, results: Sequence[Result], about: Mapping[str, str | float]) -> list[Path]:
-    """Write ``table1.md``, ``table1.json`` and, with several seeds, ``seeds.png``; return what was written.
+    """Write ``table1.md``, ``table1.json`` and, with several seeds, ``seeds.png``; return the files.
 
     Args:
-        folder: Where.
-        results: What to report.
-        about: What all results have in common, such as the data, to be noted in both files.
+        folder: For the files.
+        results: The results to report.
+        about: What all results have in common, such as the data; both files note it.
 
     Raises:
         ValueError: if there are no results.
@@ -125,11 +116,15 @@ def write_report(folder: Path, results: Sequence[Result], about: Mapping[str, st
 
 
 def markdown(lines: Sequence[Line], results: Sequence[Result], caption: str) -> str:
-    """The table, what its columns mean, and a table of all runs."""
-    runs = [
-        [result.task.folder, *_values(result), "–" if result.refused is None else f"{result.refused:,}"]
-        for result in results
-    ]
+    """The table, the meaning of its columns, and a table of all runs."""
+    runs = []
+    for result in results:
+        values = _values(
+            {name: (value,) for name, value in result.measures.items()},
+            () if result.diverged is None else (result.diverged,),
+        )
+        refused = "–" if result.refused is None else f"{result.refused:,}"
+        runs.append([result.task.folder, *values, refused])
     return "\n\n".join(
         [
             "# Table 1: alanine dipeptide",
@@ -143,7 +138,7 @@ def markdown(lines: Sequence[Line], results: Sequence[Result], caption: str) -> 
 
 
 def seed_groups(results: Sequence[Result]) -> list[SeedGroup]:
-    """All seeds of the paper's three measures, as published above our recipe."""
+    """The paper's three measures for all seeds, as published above our recipe."""
     return [
         SeedGroup(
             ROWS[line.row].title,
@@ -159,7 +154,7 @@ def seed_groups(results: Sequence[Result]) -> list[SeedGroup]:
 
 
 def _groups(results: Sequence[Result]) -> Iterator[tuple[Line, list[Result]]]:
-    """Results that differ in the seed alone, with their line of the table."""
+    """Results that differ only in the seed, with their line of the table."""
     for row in ROWS:
         for published in (True, False):
             members = [
@@ -183,14 +178,15 @@ def _groups(results: Sequence[Result]) -> Iterator[tuple[Line, list[Result]]]:
             )
 
 
-def _values(result: Result) -> list[str]:
-    values = [number(UNITS.get(name, 1.0) * result.measures.get(name, math.nan)) for name in TITLES]
-    if result.diverged is not None:
-        values[0] = f"diverged at step {result.diverged:,}"
+def _values(measures: Mapping[str, tuple[float, ...]], diverged: Sequence[int]) -> list[str]:
+    """Cells under `TITLES`; the first names the steps at which trainings diverged, if any."""
+    values = [number(*(UNITS.get(name, 1.0) * x for x in measures.get(name, (math.nan,)))) for name in TITLES]
+    if diverged:
+        values[0] = f"diverged at step {', '.join(f'{step:,}' for step in diverged)}"
     return values
 
 
 def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """A table of Markdown; all but the first columns to the right."""
+    """A Markdown table; all but the first ``left`` columns are aligned to the right."""
     rule = [*["---"] * left, *["--:"] * (len(columns) - left)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows))

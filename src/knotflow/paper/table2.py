@@ -1,10 +1,10 @@
-"""Table 2: how long the flows of Table 1 take for a sample, in both directions."""
+"""Table 2: the time that the flows of Table 1 take per sample, in both directions."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ import torch
 from knotflow.files import read_json, write_json
 from knotflow.flows import Flow
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.inputs import among, file_fingerprint, same
+from knotflow.inputs import file_fingerprint, made_of
 from knotflow.paper.numbers import spread
 from knotflow.version import __version__
 from knotflow.workflows.steps import Say
@@ -38,13 +38,13 @@ class Runtime:
     forward: tuple[float, float]
     """From a sample to its log-density."""
     samples: int
-    """Of each repeat."""
+    """Samples per repeat."""
     repeats: int
     threads: int
     model: str
     """Fingerprint of the model file."""
     knotflow: str = ""
-    """Version; earlier ones did not note it."""
+    """Version; empty if it was not noted, by an early version."""
 
 
 PAPER: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
@@ -52,19 +52,19 @@ PAPER: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
     "smooth": ((19.8, 0.26), (0.64, 0.01)),
     "bspline": ((1.12, 0.02), (0.72, 0.01)),
 }
-"""Table 2 of Hong & Chun (AAAI 2023), reverse and forward, on an RTX 3090; to compare with."""
+"""Table 2 of Hong & Chun (AAAI 2023), reverse and forward, on an RTX 3090, for comparison."""
 
 
 def run(
     models: Mapping[str, Path], folder: Path, samples: int, repeats: int, *, say: Say = print
 ) -> list[Runtime]:
-    """Time what has not been timed yet, and keep it in ``table2.json`` in a folder.
+    """Time the flows that have not been timed yet, and keep the times in ``table2.json`` in a folder.
 
     Args:
         models: Model files by family.
-        folder: Where.
-        samples: Samples of each repeat.
-        repeats: How often.
+        folder: For the file.
+        samples: Samples per repeat.
+        repeats: Number of repeats.
         say: Called with a line before each flow is timed.
     """
     kept, found = read(folder / FILE), []
@@ -72,7 +72,7 @@ def run(
         if family not in models:
             continue
         known, wanted = kept.get(family), runtime_inputs(models[family], samples, repeats)
-        if known is None or not same(among(asdict(known), wanted), wanted):
+        if known is None or not made_of(asdict(known), wanted):
             say(f"{FAMILIES[family]}: {repeats} times {samples:,} samples, there and back")
             known = kept[family] = measure(family, models[family], samples, repeats)
             write_json(folder / FILE, kept)
@@ -81,7 +81,7 @@ def run(
 
 
 def runtime_inputs(model: Path, samples: int, repeats: int) -> dict[str, Any]:
-    """All that the times of a model depend on, the machine aside."""
+    """Everything that the times of a model depend on, except the machine."""
     return {
         "model": file_fingerprint(model),
         "samples": samples,
@@ -92,18 +92,14 @@ def runtime_inputs(model: Path, samples: int, repeats: int) -> dict[str, Any]:
 
 
 def read(file: Path) -> dict[str, Runtime]:
-    """What has been timed, by family."""
+    """The times that a file holds, by family; empty if there is no file."""
     if not file.exists():
         return {}
-    return {
-        family: Runtime(**row | {way: _times(row[way]) for way in ("reverse", "forward")})
-        for family, row in read_json(file).items()
-    }
-
-
-def _times(kept: Sequence[float | None]) -> tuple[float, float]:
-    mean, error = (math.nan if value is None else value for value in kept)
-    return mean, error
+    found: dict[str, dict[str, Any]] = read_json(file)
+    for row in found.values():
+        for way in ("reverse", "forward"):
+            row[way] = tuple(math.nan if value is None else value for value in row[way])
+    return {family: Runtime(**row) for family, row in found.items()}
 
 
 def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
@@ -121,9 +117,9 @@ def measure(family: str, model: Path, samples: int, repeats: int) -> Runtime:
 
 @torch.no_grad()
 def time_flow(flow: Flow, samples: int, repeats: int) -> list[tuple[float, float]]:
-    """Seconds for so many samples, drawn with their log-densities, and for their log-densities alone.
+    """Seconds to draw this many samples with their log-densities, and to compute their log-densities alone.
 
-    One batch goes ahead that is not counted.
+    A first batch for warming up is not counted.
     """
     counts = [min(BATCH, samples - first) for first in range(0, samples, BATCH)]
     flow.log_prob(flow.sample(counts[-1]))

@@ -1,4 +1,4 @@
-"""The rings of section "Illustrative toy example": figures 1, 2 and 5, a table of exact errors, a page."""
+"""The rings of section "Illustrative toy example": figures 1, 2 and 5, and a table of exact errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,34 +21,32 @@ from knotflow.energies import Rings, metropolis
 from knotflow.files import json_bytes, read_json, write_atomically, write_json
 from knotflow.flows import Flow, FlowConfig, default_config, load
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint, fingerprint, same
-from knotflow.log_file import read_log
+from knotflow.inputs import file_fingerprint, fingerprint, made_of
 from knotflow.progress import Progress, silent, titled
 from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.field_plots import FieldPanel, draw_fields
 from knotflow.report.figures import save
 from knotflow.report.map_plots import MapPanel, draw_accumulation
-from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
+from knotflow.report.page import Cell, Download, Page, Picture, Section, Table, write_page
 from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.training import Batch, TrainingConfig, fit
 from knotflow.version import __version__
+from knotflow.workflows.report import read_curves
 from knotflow.workflows.steps import Say
 
-DOMAINS = ("interval", "circle")
-MODELS = {"bspline": "B-spline", "rq": "RQ-spline", "smooth": "Smooth", "best": "B-spline, best"}
+DOMAINS: Final = {"interval": 1, "circle": 5}
+"""Domains, and the numbers of their figures."""
+MODELS: Final = {"bspline": "B-spline", "rq": "RQ-spline", "smooth": "Smooth", "best": "B-spline, best"}
 MODEL, RESULT = "model.safetensors", "result.json"
-SEED = 0
-SAMPLES = 10_000
+SEED: Final = 0
+SAMPLES: Final = 10_000
 """Points drawn to time the sampling."""
-CHUNK = 5_000
+CHUNK: Final = 5_000
 """Points whose errors are computed at a time: with 20,000, smooth flows on the circle took 6 GB."""
-
-NUMBERS = {"interval": 1, "circle": 5}
-"""Of the figures."""
-SMOOTHED = 50
+SMOOTHED: Final = 50
 """Logged losses that are averaged in a curve."""
 
-PUBLISHED = {
+PUBLISHED: Final = {
     ("bspline", "interval"): (0.086, 85.0),
     ("bspline", "circle"): (0.093, 80.0),
     ("rq", "interval"): (0.093, 167.0),
@@ -56,28 +54,12 @@ PUBLISHED = {
     ("smooth", "interval"): (0.053, 51.0),
     ("smooth", "circle"): (0.046, 49.0),
 }
-"""KL and RMS force error of the weights published with the paper, by the same quadrature; to compare with."""
-
-COLUMNS = (
-    "model",
-    "domain",
-    "parameters",
-    "KL (nats)",
-    "mass",
-    "force error, RMS",
-    "force error, median",
-    "largest force",
-    "force jump",
-    "training (s)",
-    f"drawing {SAMPLES:,} (s)",
-)
-BRIEF = (0, 1, 3, 5, 8, 9, 10)
-"""Columns that fit on a terminal."""
-NOTES = (
-    "KL: exact divergence from the truth to the model; mass: integral of the model's density, 1 if all is "
-    "right. Both by the midpoint rule in float64.",
-    "Force errors: Euclidean length of the difference of forces, weighted by the true density; unit-square "
-    "units.",
+"""KL and RMS force error of the weights published with the paper, by the same quadrature, for comparison."""
+NOTES: Final = (
+    "KL: exact divergence from the truth to the model. Mass: integral of the model's density, which should "
+    "be 1. Both by the midpoint rule in float64.",
+    "Force errors: Euclidean length of the difference of forces, weighted by the true density, in units of "
+    "the unit square.",
     "Force jump: what remains of the largest step of the force on random lines after 30 bisections; 0 for a "
     "continuous force. The seam of the circle is left out: there the true force itself jumps.",
 )
@@ -85,13 +67,13 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Scale:
-    """How much work to do."""
+    """Amount of work."""
 
     chains: int
     """Metropolis chains."""
     burn_in: int
     keep: int
-    """States kept of every chain, after the burn-in."""
+    """States kept per chain after the burn-in."""
     steps: int
     """Training steps."""
     batch: int
@@ -100,11 +82,11 @@ class Scale:
     grid: int
     """Cells of the quadrature along each axis."""
     lines: int
-    """Lines along which jumps of the force are looked for."""
+    """Random lines that are searched for jumps of the force."""
     picture: int = 400
-    """Pixels of a field's picture along each axis."""
+    """Pixels of a picture along each axis."""
     repeats: int = 5
-    """How often the sampling is timed."""
+    """Timings of the sampling."""
 
 
 SCALES = {
@@ -130,25 +112,39 @@ class Result:
     force_jump: float
     training_seconds: float
     sampling_seconds: float
-    """Time to draw `SAMPLES` points."""
+    """Median time to draw `SAMPLES` points."""
+
+
+CELLS: Final[dict[str, Callable[[Result], Cell]]] = {
+    "model": lambda r: MODELS[r.model],
+    "domain": lambda r: r.domain,
+    "parameters": lambda r: r.parameters,
+    "KL (nats)": lambda r: f"{r.kl:.4f}",
+    "mass": lambda r: f"{r.mass:.5f}",
+    "force error, RMS": lambda r: f"{r.force_rms:.1f}",
+    "force error, median": lambda r: f"{r.force_median:.1f}",
+    "largest force": lambda r: f"{r.largest_force:,.0f}",
+    "force jump": lambda r: f"{r.force_jump:.1e}",
+    "training (s)": lambda r: f"{r.training_seconds:.0f}",
+    f"drawing {SAMPLES:,} (s)": lambda r: f"{r.sampling_seconds:.3f}",
+}
+"""Columns of the table, and their text."""
+COLUMNS: Final = tuple(CELLS)
+BRIEF: Final = (0, 1, 3, 5, 8, 9, 10)
+"""Columns that fit on a terminal."""
 
 
 def flow_config(model: str, domain: str, scale: Scale) -> FlowConfig:
-    """Four couplings as in the paper for its three transforms; `best` has a free hand."""
+    """Four couplings as in the paper for its three transforms; `best` departs from the paper."""
     energy = Rings(periodic=domain == "circle")
     floor = 1e-4
-    # Bins of at least a third of a uniform one keep forces calm. On the circle the true force jumps at the
-    # seam, and narrower ones (the default) follow it better.
+    # Bins at least a third as wide as uniform ones keep forces smooth. On the circle the true force jumps at
+    # the seam, which narrower bins (the default) follow better.
     slopes = {"kind": "slopes", "min_width": 0.32 / scale.bins if domain == "interval" else None}
     transforms: dict[str, dict[str, Any]] = {
         "bspline": {"family": "bspline", "bins": scale.bins, "phase": False, "parametrisation": slopes},
-        "rq": {
-            "family": "rq",
-            "bins": scale.bins,
-            "min_width": floor,
-            "min_height": floor,
-            "min_slope": floor,
-        },
+        "rq": {"family": "rq", "bins": scale.bins}
+        | dict.fromkeys(("min_width", "min_height", "min_slope"), floor),
         "smooth": {"family": "bump", "components": scale.bins, "min_slope": floor},
         "best": {"family": "bspline", "bins": scale.bins},
     }
@@ -157,11 +153,11 @@ def flow_config(model: str, domain: str, scale: Scale) -> FlowConfig:
 
 
 def training_config(model: str, scale: Scale, seed: int) -> TrainingConfig:
-    """One recipe for all three transforms; `best` matches forces, too.
+    """One recipe for all three transforms; `best` also matches forces.
 
-    Without the decay of the weights the networks learn the noise of the 100,000 points: the likelihood gains
-    a little, but where a network turns sharply the force is wrong by hundreds. Forces in the loss do the same
-    job better.
+    Without weight decay the networks learn the noise of the 100,000 points: the likelihood gains a little,
+    but where a network turns sharply the force is wrong by hundreds. Forces in the loss prevent this even
+    better.
     """
     return TrainingConfig.parse(
         {
@@ -179,18 +175,12 @@ def training_config(model: str, scale: Scale, seed: int) -> TrainingConfig:
 
 
 def sample_rings(energy: Rings, scale: Scale, seed: int) -> Tensor:
-    """Training data by Metropolis steps of standard deviation 0.1, shape (chains * keep, 2)."""
+    """Training data from Metropolis steps of standard deviation 0.1, shape (chains * keep, 2)."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.rand(scale.chains, 2, generator=generator)
-    points, _ = metropolis(
-        energy,
-        start,
-        steps=scale.burn_in,
-        keep=scale.keep,
-        step_size=0.1,
-        generator=generator,
-    )
-    return points
+    return metropolis(
+        energy, start, steps=scale.burn_in, keep=scale.keep, step_size=0.1, generator=generator
+    )[0]
 
 
 def run_scenario(
@@ -203,7 +193,7 @@ def run_scenario(
     say: Say = print,
     progress: Progress = silent,
 ) -> Result:
-    """Data, training and evaluation of one model on one domain; what is done already is not done again."""
+    """Data, training and evaluation of one model on one domain; finished parts are not repeated."""
     energy = Rings(periodic=domain == "circle")
     say(f"{MODELS[model]} on the {domain}: sampling the rings")
     x = sample_rings(energy, scale, seed)
@@ -220,7 +210,7 @@ def run_scenario(
         "repeats": scale.repeats,
         "knotflow": __version__,
     }
-    if file.exists() and same(read_json(file).get("inputs"), inputs):
+    if file.exists() and made_of(read_json(file).get("inputs"), inputs):
         return _read(file)
     say(f"{MODELS[model]} on the {domain}: exact errors on a grid of {scale.grid} x {scale.grid}")
     result = evaluate(model, domain, flow, energy, scale, float(notes(made)["seconds"]))
@@ -231,8 +221,12 @@ def run_scenario(
 def evaluate(
     model: str, domain: str, flow: Flow, energy: Rings, scale: Scale, training_seconds: float
 ) -> Result:
-    """Exact errors of a trained flow, and how long it takes to draw from it."""
-    sampling = _sampling_seconds(flow, scale.repeats)
+    """Exact errors of a trained flow, and the time to draw from it."""
+    times = []
+    for _ in range(scale.repeats):
+        start = time.perf_counter()
+        flow.sample(SAMPLES)
+        times.append(time.perf_counter() - start)
     exact = copy.deepcopy(flow).double()
     errors = compare(exact.log_prob, exact.score, energy, points=scale.grid, chunk=CHUNK)
     jump = force_jump(exact.score, energy, lines=scale.lines, generator=torch.Generator().manual_seed(0))
@@ -243,7 +237,7 @@ def evaluate(
         **asdict(errors),
         force_jump=jump,
         training_seconds=training_seconds,
-        sampling_seconds=sampling,
+        sampling_seconds=float(np.median(times)),
     )
 
 
@@ -254,11 +248,9 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _read(file: Path) -> Result:
-    found: dict[str, Any] = {
-        key: np.nan if value is None else value for key, value in read_json(file).items()
-    }
-    found.pop("inputs", None)
-    return Result(**found)
+    kept: dict[str, Any] = {key: np.nan if value is None else value for key, value in read_json(file).items()}
+    kept.pop("inputs", None)
+    return Result(**kept)
 
 
 def read_flow(folder: Path, model: str, domain: str) -> Flow:
@@ -294,7 +286,7 @@ def learned_field(folder: Path, model: str, domain: str, n: int) -> tuple[NDArra
 def accumulated_maps(
     flow: Flow, points: int = 25, grid: int = 401
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """All transformations a flow applies to some of its own samples, on a grid of [0, 1]: x, y and slopes."""
+    """All maps that a flow applies to some of its own samples, on a grid of [0, 1]: x, y and slopes."""
     x = torch.linspace(0.0, 1.0, grid, dtype=torch.float64)
     exact = copy.deepcopy(flow).double()
     torch.manual_seed(SEED)
@@ -308,59 +300,32 @@ def accumulated_maps(
     return x.numpy(), torch.cat(images).numpy(), torch.cat(slopes).numpy()
 
 
-def _sampling_seconds(flow: Flow, repeats: int) -> float:
-    """Median time to draw `SAMPLES` points."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        flow.sample(SAMPLES)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
-
-
-def rows(results: Sequence[Result]) -> list[list[str | float | int | None]]:
-    """Cells of the table, one row for each result."""
-    return [
-        [
-            MODELS[r.model],
-            r.domain,
-            r.parameters,
-            f"{r.kl:.4f}",
-            f"{r.mass:.5f}",
-            f"{r.force_rms:.1f}",
-            f"{r.force_median:.1f}",
-            f"{r.largest_force:,.0f}",
-            f"{r.force_jump:.1e}",
-            f"{r.training_seconds:.0f}",
-            f"{r.sampling_seconds:.3f}",
-        ]
-        for r in results
-    ]
+def rows(results: Sequence[Result]) -> list[list[Cell]]:
+    """Cells of the table, one row per result."""
+    return [[cell(result) for cell in CELLS.values()] for result in results]
 
 
 def write_report(folder: Path, scale: str) -> Path:
     """Draw the figures and write ``index.html``, ``results.json`` and ``results.csv`` into a folder.
 
-    Everything that is finished in the folder is shown, whichever command made it.
+    The page shows everything that is finished in the folder, whichever command made it.
     """
     results = read_results(folder)
     if not results:
         raise ValueError(f"{folder} holds no finished scenario; run: knotflow reproduce toy2d --out {folder}")
     sections = [_table(results, scale)]
-    for domain in DOMAINS:
-        picture = draw_domain(folder, results, domain, SCALES[scale].picture)
-        if picture is not None:
-            sections.append(Section(f"Figure {NUMBERS[domain]}: {domain}", pictures=[picture]))
-    maps = draw_learned_maps(folder, results)
-    if maps is not None:
-        sections.append(Section("Figure 2: learned transformations", pictures=[maps]))
+    for domain, number in DOMAINS.items():
+        if pictures := draw_domain(folder, results, domain, SCALES[scale].picture):
+            sections.append(Section(f"Figure {number}: {domain}", pictures=pictures))
+    if pictures := draw_learned_maps(folder, results):
+        sections.append(Section("Figure 2: learned transformations", pictures=pictures))
     sections.append(_curves(folder, results))
     write_json(folder / "results.json", results)
     write_atomically(folder / "results.csv", _csv(results))
     page = folder / "index.html"
     lead = (
-        f"Flows trained on samples of two-dimensional rings, at the scale {scale!r}. The paper's claim: "
-        "B-spline flows have continuous forces like smooth flows, and are drawn from as fast as "
+        f"Flows trained on samples of two-dimensional rings, at the scale {scale!r}. The paper claims that "
+        "B-spline flows have continuous forces, like smooth flows, and can be sampled as fast as "
         "rational-quadratic ones."
     )
     write_page(Page("Rings: densities and forces of three kinds of flow", lead, sections), page)
@@ -368,15 +333,15 @@ def write_report(folder: Path, scale: str) -> Path:
 
 
 def _table(results: Sequence[Result], scale: str) -> Section:
-    published = [[MODELS[model], domain, kl, force] for (model, domain), (kl, force) in PUBLISHED.items()]
-    compared = "; ".join(f"{m}, {d}: KL {kl}, force error {force:.0f}" for m, d, kl, force in published)
-    true = {r.domain: r.true_force_rms for r in results}
+    compared = "; ".join(
+        f"{MODELS[model]}, {domain}: KL {kl}, force error {force:.0f}"
+        for (model, domain), (kl, force) in PUBLISHED.items()
+    )
+    true = {r.domain: f"{r.true_force_rms:.1f} on the {r.domain}" for r in results}
     return Section(
         "Exact errors",
         [
-            "Root mean square of the true force: "
-            + ", ".join(f"{value:.1f} on the {domain}" for domain, value in true.items())
-            + ".",
+            f"Root mean square of the true force: {', '.join(true.values())}.",
             f"For comparison, the weights published with the paper, measured in the same way: {compared}.",
         ],
         Table(
@@ -390,56 +355,50 @@ def _table(results: Sequence[Result], scale: str) -> Section:
     )
 
 
-def draw_domain(folder: Path, results: Sequence[Result], domain: str, grid: int) -> Picture | None:
-    """Figure 1 or 5, saved in the folder; None if there are no results on the domain."""
-    if not any(r.domain == domain for r in results):
-        return None
+def draw_domain(folder: Path, results: Sequence[Result], domain: str, grid: int) -> list[Picture]:
+    """Figure 1 or 5, saved in the folder; empty if there are no results on the domain."""
+    models = [r.model for r in results if r.domain == domain]
+    if not models:
+        return []
     energy = Rings(periodic=domain == "circle")
     log_z = log_normaliser(energy, points=1000)
     truth = field(lambda x: -energy.energy(x) - log_z, energy.force, grid)
     panels = [FieldPanel("truth", *truth)]
-    for r in results:
-        if r.domain == domain:
-            panels.append(FieldPanel(MODELS[r.model], *learned_field(folder, r.model, domain, grid)))
-    path = folder / f"figure{NUMBERS[domain]}.png"
+    panels += [FieldPanel(MODELS[model], *learned_field(folder, model, domain, grid)) for model in models]
+    path = folder / f"figure{DOMAINS[domain]}.png"
     save(draw_fields(panels), path)
     caption = (
-        f"Figure {NUMBERS[domain]}: density (above) and force field (below) on the {domain}. Colours share "
-        "one scale; a force that is not continuous shows as sharp lines."
+        f"Figure {DOMAINS[domain]}: density (above) and force field (below) on the {domain}. Colours share "
+        "one scale; discontinuous forces show as sharp lines."
     )
-    alt = f"Densities and force fields of the truth and of {len(panels) - 1} flows on the {domain}"
-    return Picture(path, alt, caption)
+    alt = f"Densities and force fields of the truth and of {len(models)} flows on the {domain}"
+    return [Picture(path, alt, caption)]
 
 
-def draw_learned_maps(folder: Path, results: Sequence[Result]) -> Picture | None:
-    """Figure 2, saved in the folder; None if there is no B-spline among the results."""
+def draw_learned_maps(folder: Path, results: Sequence[Result]) -> list[Picture]:
+    """Figure 2, saved in the folder; empty if there is no B-spline among the results."""
     panels = [
         MapPanel(domain, *accumulated_maps(read_flow(folder, "bspline", domain)))
         for domain in DOMAINS
         if any((r.model, r.domain) == ("bspline", domain) for r in results)
     ]
     if not panels:
-        return None
+        return []
     path = folder / "figure2.png"
     save(draw_accumulation(panels), path)
     caption = (
         "Figure 2: all B-spline transformations (above) and their slopes (below) that the trained flows "
         "apply to 25 samples. On the circle the slopes at both ends agree."
     )
-    alt = "Learned spline maps of the unit interval and of the circle"
-    return Picture(path, alt, caption)
+    return [Picture(path, "Learned spline maps of the unit interval and of the circle", caption)]
 
 
 def _curves(folder: Path, results: Sequence[Result]) -> Section:
     pictures = []
     for domain in DOMAINS:
-        curves: dict[str, Curve] = {}
-        for r in results:
-            if r.domain == domain:
-                log = read_log(folder / f"{r.model}-{domain}" / "log.csv")
-                points = np.array([(step, value) for step, name, value in log if name == "nll"])
-                if len(points):
-                    curves[MODELS[r.model]] = _smooth(points)
+        models = [r.model for r in results if r.domain == domain]
+        logs = {model: read_curves(folder / f"{model}-{domain}" / "log.csv") for model in models}
+        curves = {MODELS[model]: _smooth(*log["nll"]) for model, log in logs.items() if "nll" in log}
         if curves:
             path = folder / f"training-{domain}.png"
             save(draw_curves(curves), path)
@@ -447,11 +406,10 @@ def _curves(folder: Path, results: Sequence[Result]) -> Section:
     return Section("Training", ["Negative log-likelihood of the batches, running means."], pictures=pictures)
 
 
-def _smooth(points: np.ndarray) -> Curve:
-    """Running means of the logged losses, over a tenth of them at most."""
-    width = max(1, min(SMOOTHED, len(points) // 10))
+def _smooth(steps: NDArray[Any], values: NDArray[Any]) -> Curve:
+    """Running means of the logged losses, over at most a tenth of them."""
+    width = max(1, min(SMOOTHED, len(steps) // 10))
     kernel = np.full(width, 1 / width)
-    steps, values = points[:, 0], points[:, 1]
     return np.convolve(steps, kernel, "valid"), np.convolve(values, kernel, "valid")
 
 

@@ -64,7 +64,7 @@ class SimulationPlan(Config):
     highest_temperature: float = Field(1000.0, gt=0)
     """Top of the ladder in K, for tempering."""
     seed: int = Field(0, ge=0)
-    """Of all random numbers."""
+    """Seed of all random numbers."""
 
     @model_validator(mode="after")
     def _exchanges_fit(self) -> SimulationPlan:
@@ -117,7 +117,7 @@ class SimulationPlan(Config):
         return geometric_ladder(system.temperature, self.highest_temperature, system.n_atoms)
 
     def fixed(self) -> dict[str, Any]:
-        """What must stay the same when a run is continued."""
+        """The fields that must stay the same when a run is continued."""
         return {key: value for key, value in self.plain().items() if key != "frames"}
 
 

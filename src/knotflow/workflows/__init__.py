@@ -1,1 +1,1 @@
-"""What users run as a whole: samples, evaluations and dynamics of model files, the report, the quickstart."""
+"""What users run as a whole: simulate, train, sample, evaluate, move, report, and the quickstart."""

@@ -1,4 +1,4 @@
-"""Dynamics on a trained model, or on the force field: which energy, from which frames, into which folder."""
+"""Dynamics on a trained model or on the force field: the energy, the starting frames and the folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from knotflow.energies.torch_force_field import frames_at_once
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.flows.sampling import Sampler
-from knotflow.inputs import among, file_fingerprint
+from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
@@ -28,7 +28,7 @@ from knotflow.storage.split import held_out
 Compile = Literal["auto", "on", "off"]
 
 COMPILED_FROM: Final = 2_000
-"""Steps from which on it pays to compile the force field, which takes tens of seconds."""
+"""Number of steps from which compiling the force field pays off; it takes tens of seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +38,22 @@ class Setting:
     system: MolecularSystem
     energy: MolecularEnergy
     about: dict[str, Any]
-    """What a record says of the energy: which one, of which model file, and how a force field is computed."""
+    """What a record notes of the energy: its kind, the model file, and how a force field is computed."""
 
 
 class DynamicsRun:
-    """The test of `knotflow.dynamics.run` for a model file, new or as far as it went.
+    """The stability test of `knotflow.dynamics.run` for a model file: new, interrupted or finished.
 
     Args:
         model: The model file; None: the molecule of ``data`` moves on its force field.
-        data: Frames to start from: a trajectory of knotflow, or whatever MDTraj reads. If the model was
-            trained on it, frames that were held back are used. None: samples of the model.
-        folder: For the files of the run, see `knotflow.dynamics.run`; None: there are none.
+        data: Frames to start from: a trajectory of knotflow, or any file that MDTraj reads. If the model was
+            trained on it, held-out frames are used. None: samples of the model.
+        folder: For the files of the run, see `knotflow.dynamics.run`; None: no files.
         config: How to run.
         true: Whether to move on the force field of the molecule instead of the flow.
-        all_frames: Whether to start from frames of the training, too.
-        split: Start from the frames that this split holds back; by default the one noted in the model.
-        compile: Whether to compile the force field; ``"auto"``: if that pays for so many steps.
+        all_frames: Whether to start from training frames, too.
+        split: Start from the frames that this split holds out; None: the split noted in the model.
+        compile: Whether to compile the force field; ``"auto"``: if it pays off for the number of steps.
 
     Raises:
         ValueError: if model and data do not belong together, or there are too few frames.
@@ -80,7 +80,7 @@ class DynamicsRun:
         if model is not None:
             self.setting = on_flow(Path(model))
         if model is None or true:
-            system = trajectory.open_info(Path(str(data))).system if model is None else self.setting.system
+            system = trajectory.open_info(Path(str(data))).system if model is None else self.system
             self.setting = on_force_field(system, self.config.steps, compile, replicas=n)
         self.frames: NDArray[np.floating[Any]]
         if data is None:
@@ -89,7 +89,7 @@ class DynamicsRun:
             if split is None and model is not None:
                 split = notes(model).get("split")
             held = None if all_frames else split
-            self.frames = frames_of(Path(data), self.setting.system, n, seed=seed, split=held)
+            self.frames = frames_of(Path(data), self.system, n, seed=seed, split=held)
 
     @property
     def system(self) -> MolecularSystem:
@@ -103,7 +103,7 @@ class DynamicsRun:
 
     @property
     def begun(self) -> bool:
-        """Whether the folder holds a run that was stopped."""
+        """Whether the folder holds an interrupted run."""
         return self.folder is not None and (self.folder / CHECKPOINT).exists()
 
     @property
@@ -113,18 +113,18 @@ class DynamicsRun:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All that the run depends on."""
+        """Everything that the run depends on."""
         return run_inputs(self.system, self.frames, self.config, self.setting.about)
 
     @property
     def found(self) -> dict[str, Any] | None:
-        """The inputs of the finished run in the folder; None if there is none, or its score is missing."""
+        """What the finished run in the folder notes; None if there is none, or its score is missing."""
         if self.folder is None or not (self.finished and (self.folder / DRIFT).exists()):
             return None
-        return among(Record.load(self.folder / RECORD).about, self.inputs)
+        return Record.load(self.folder / RECORD).about
 
     def run(self, progress: Progress = silent) -> Record:
-        """Run, go on with, or read what is in the folder.
+        """Start the run, resume it, or read it if it is finished.
 
         Raises:
             ValueError: if the folder holds another run.
@@ -145,17 +145,17 @@ def on_flow(model: Path) -> Setting:
 def on_force_field(
     system: MolecularSystem, steps: int, compile: Compile = "auto", *, replicas: int | None = None
 ) -> Setting:
-    """Dynamics on the true force field, in torch or, where that does not know a force, by OpenMM.
+    """Dynamics on the true force field, in torch or, if torch lacks one of its forces, by OpenMM.
 
     Args:
         system: The molecule.
-        steps: How many steps it will be: it decides whether compilation pays.
-        compile: ``"auto"``, or whether to compile in any case.
-        replicas: How many will move at once, if that is known.
+        steps: Number of steps; ``"auto"`` compiles if there are many.
+        compile: Whether to compile.
+        replicas: Number of molecules that move at once, if known.
     """
     compiled = steps >= COMPILED_FROM if compile == "auto" else compile == "on"
     energy = force_field(system, compiled=compiled, workers=1)
-    # These words are in records: those of earlier versions must still be known.
+    # Records hold these words: do not change them, or finished runs are refused.
     how = "OpenMM"
     if isinstance(energy, TorchForceField):
         how = "whole" if compiled else "off"
@@ -166,13 +166,13 @@ def on_force_field(
 def frames_of(
     data: Path, system: MolecularSystem, n: int, *, seed: int = 0, split: Mapping[str, Any] | None = None
 ) -> NDArray[np.float32]:
-    """Frames (n, atoms, 3) of a file to start from, chosen at random; those held back in training, if any.
+    """Frames (n, atoms, 3) to start from, chosen at random; held-out ones if the split is of this file.
 
     Args:
-        data: A trajectory of knotflow, or whatever MDTraj reads.
+        data: A trajectory of knotflow, or any file that MDTraj reads.
         system: The molecule.
-        n: How many.
-        seed: Of the choice.
+        n: Number of frames.
+        seed: Seed of the choice.
         split: The note ``split`` of the model; None: all frames.
 
     Raises:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from knotflow.analysis import Evaluation
 from knotflow.analysis import evaluate as measure
-from knotflow.energies import MolecularEnergy, force_field
+from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.workflows.models import model_file
+from knotflow.workflows.models import energy_of, model_file
 
 
 def evaluate(
@@ -35,17 +34,16 @@ def evaluate(
 
     Args:
         model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
-        data: A trajectory of the same molecule. If the model was trained on it, only frames that were held
-            back are used. Without data, the measures are those that samples alone can tell.
+        data: A trajectory of the same molecule. If the model was trained on it, only held-out frames are
+            used. None: only the measures that need no data.
         out: A file for all numbers, such as ``metrics.json``; None: they are not written.
-        samples: How many samples to draw.
-        seed: Of samples and error bars.
-        all_frames: Whether to use the frames of the training, too.
-        float64: Whether densities and forces of the flow are computed in double precision.
-        energy: The force field; by default that of the molecule, by OpenMM or, for very many samples, in
-            torch.
-        workers: Processes of OpenMM; None: one for each core.
-        more: What else to write into the file.
+        samples: Number of samples to draw.
+        seed: Seed of samples and error bars.
+        all_frames: Whether to use the training frames, too.
+        float64: Whether the flow computes densities and forces in double precision.
+        energy: The force field; None: that of the molecule, by OpenMM or, for very many samples, in torch.
+        workers: Processes of OpenMM; None: one per core.
+        more: Further entries for the file.
         progress: Called with frames and samples, stage by stage.
 
     Raises:
@@ -56,10 +54,9 @@ def evaluate(
     generator = BoltzmannGenerator.load(path)
     if float64:
         generator.double()
-    system = MolecularSystem.parse(generator.molecule)
     split = None if all_frames else notes(path).get("split")
-    chosen = force_field(system, evaluations=samples, workers=workers) if energy is None else energy
-    with chosen if energy is None else nullcontext(chosen) as field:
+    system = MolecularSystem.parse(generator.molecule)
+    with energy_of(system, energy, evaluations=samples, workers=workers) as field:
         found = measure(generator, data, field, split=split, samples=samples, seed=seed, progress=progress)
     if out is not None:
         found.write(Path(out), path, **(more or {}))

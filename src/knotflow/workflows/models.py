@@ -1,10 +1,14 @@
-"""Find the file of a model by what users call it, and the folder for results about it."""
+"""Find what users name: a model's file, the folder for its results, the energy of its molecule."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
+from knotflow.energies import MolecularEnergy, force_field
 from knotflow.flows.pretrained import FOLDER, pretrained_file, pretrained_names
+from knotflow.molecules import MolecularSystem
 
 
 def model_file(model: str | Path) -> Path:
@@ -12,7 +16,7 @@ def model_file(model: str | Path) -> Path:
 
     Args:
         model: A ``.safetensors`` file, the folder of a training run, or a name such as ``"ala2"``. Files and
-            folders go before names.
+            folders take precedence over names.
 
     Raises:
         FileNotFoundError: if there is no such model.
@@ -36,3 +40,17 @@ def model_file(model: str | Path) -> Path:
 def results_folder(model: Path) -> Path:
     """The folder of a model file or, for a model that comes with knotflow, a folder in ``runs``."""
     return Path("runs") / model.stem if model.parent == FOLDER else model.parent
+
+
+def energy_of(
+    system: MolecularSystem, given: MolecularEnergy | None = None, **options: Any
+) -> AbstractContextManager[MolecularEnergy]:
+    """The energy to use in a ``with`` block: the one that is given, or the molecule's force field.
+
+    Args:
+        system: The molecule.
+        given: Used as it is, and left open at the end of the block.
+        **options: How to compute the force field, see `knotflow.energies.force_field`; it is closed at the
+            end of the block.
+    """
+    return force_field(system, **options) if given is None else nullcontext(given)

@@ -1,7 +1,7 @@
 """The quickstart: alanine dipeptide from nothing to a page about its Boltzmann generator, in six steps.
 
-Every step leaves a result that is complete or absent and notes its inputs. So a step whose result is there is
-not done again, and one that was stopped goes on or is repeated.
+The result of a step is complete or absent, and notes its inputs. So a finished step is skipped, and an
+interrupted one is resumed or repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from knotflow.energies import force_field
 from knotflow.files import only_writer, write_atomically
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint
-from knotflow.molecules import MolecularSystem, ala2
+from knotflow.molecules import ala2
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.training.molecules import MoleculeTraining, train_generator
@@ -31,31 +31,30 @@ from knotflow.workflows.steps import Step, run_steps
 from knotflow.workflows.training import noted_training, training_inputs
 
 NOTE: Final = "\n<!-- inputs: "
-"""Begins the last line of the page, which notes what the page was made of."""
+"""Start of the last line of the page, which notes the inputs of the page."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """Amount of work."""
 
     plan: SimulationPlan
     training: MoleculeTraining
     samples: int
-    """To draw, for the file, the evaluation and the page alike."""
+    """Number drawn, for the file, the evaluation and the page alike."""
     dynamics: DynamicsConfig
     seconds: tuple[float, ...]
-    """What the steps take on two idle cores, roughly: where an estimate of the time left begins."""
+    """Rough durations of the steps on two idle cores, for the first estimate of the time left."""
     workers: int | None = None
-    """Processes for OpenMM and simulations; None: one for each core."""
+    """Processes for OpenMM and simulations; None: one per core."""
 
 
 def full(seed: int = 0) -> Scale:
-    """Minutes.
+    """A few minutes of work, with results that mean something.
 
-    Tempering gives phi > 0 the weight it has, which plain dynamics of this length does not. Exchanges also
-    bring fresh structures down the ladder, so that frames can be kept more often. 24 ladders of 8
-    temperatures make four tasks of 48 walkers, three vectors of 16. More steps of training would learn the
-    frames by heart.
+    Tempering gives phi > 0 its true weight, which plain dynamics of this length does not. Exchanges also
+    bring fresh structures down the ladder, so frames can be kept more often. 24 ladders of 8 temperatures
+    make four tasks of 48 walkers, three vectors of 16. Longer training would overfit the frames.
     """
     return Scale(
         SimulationPlan(
@@ -76,7 +75,7 @@ def full(seed: int = 0) -> Scale:
 
 
 def smoke(seed: int = 0) -> Scale:
-    """Less than a minute: all parts work, and the numbers mean nothing."""
+    """Less than a minute of work: shows that all parts work; the numbers mean nothing."""
     return Scale(
         SimulationPlan(
             replicas=1, frames=120, interval=10, equilibration=10, highest_temperature=1000.0, seed=seed
@@ -96,7 +95,7 @@ SCALES: Final[Mapping[str, Callable[[int], Scale]]] = {"full": full, "smoke": sm
 
 @dataclass(frozen=True)
 class Quickstart:
-    """Where it happens, and how much of it.
+    """A folder and the amount of work.
 
     The folder is that of a training run: all commands on trained models take it.
     """
@@ -134,51 +133,61 @@ class Quickstart:
         """The page."""
         return self.folder / "report.html"
 
-    @property
-    def seed(self) -> int:
-        """Of all random numbers."""
-        return self.scale.plan.seed
-
     def simulation(self) -> Simulation:
-        """The simulation as far as it is; refuses a file that was begun otherwise."""
+        """The simulation, new, interrupted or finished; refuses a file of another plan."""
         return Simulation(self.data, ala2(), self.scale.plan, self.scale.workers)
 
     def dynamics(self) -> DynamicsRun:
-        """Molecules that move on the energy of the flow, as far as they are."""
+        """Dynamics of molecules on the energy of the flow, new, interrupted or finished."""
         return DynamicsRun(self.model, self.data, self.dynamics_folder, self.scale.dynamics)
 
     def steps(self) -> list[Step]:
-        """What there is to do."""
-        scale, seconds = self.scale, iter(self.scale.seconds)
+        """The six steps, in order."""
+        scale, model, data = self.scale, self.model, self.data
+        workers, seconds = scale.workers, iter(scale.seconds)
+        drawing: Any = {"n": scale.samples, "weights": True, "seed": scale.plan.seed}
+        measuring: Any = {"samples": scale.samples, "seed": scale.plan.seed}
+
+        def write_page(progress: Progress) -> None:
+            write_report(model, data, self.page, **measuring, workers=workers, progress=progress)
+            note = f"{NOTE}{json.dumps(self.page_inputs())} -->\n"
+            write_atomically(self.page, self.page.read_bytes() + note.encode())
+
         return [
             Step(
                 "simulating",
                 lambda: {"frames": scale.plan.frames},
-                lambda: {"frames": self.simulation().state.frames} if self.data.exists() else None,
-                self._simulate,
+                lambda: {"frames": self.simulation().state.frames} if data.exists() else None,
+                lambda progress: self.simulation().run(progress),
                 next(seconds),
                 quiet=0.3,  # workers start, and the force field is compiled
             ),
             Step(
                 "training",
-                lambda: training_inputs(scale.training, self.data),
-                lambda: noted_training(notes(self.model)) if self.model.exists() else None,
-                self._train,
+                lambda: training_inputs(scale.training, data),
+                lambda: noted_training(notes(model)) if model.exists() else None,
+                lambda progress: train_generator(
+                    data, self.folder, scale.training, energy=force_field, progress=progress
+                ),
                 next(seconds),
                 stages=(0.1, 0.9),  # frames are read; training
             ),
             Step(
                 "sampling",
-                self._sample_inputs,
+                lambda: sample_inputs(model, **drawing),
                 lambda: noted_samples(self.samples),
-                self._sample,
+                lambda progress: sample(
+                    model, out=self.samples, **drawing, overwrite=True, workers=workers, progress=progress
+                ),
                 next(seconds),
             ),
             Step(
                 "evaluating",
-                lambda: evaluation_inputs(self.model, self.data, samples=scale.samples, seed=self.seed),
+                lambda: evaluation_inputs(model, data, **measuring),
                 lambda: noted_evaluation(self.metrics),
-                self._evaluate,
+                lambda progress: evaluate(
+                    model, data, self.metrics, **measuring, workers=workers, progress=progress
+                ),
                 next(seconds),
                 stages=(1, 1, 1),
             ),
@@ -186,62 +195,28 @@ class Quickstart:
                 "moving molecules on the flow",
                 lambda: self.dynamics().inputs,
                 lambda: self.dynamics().found,
-                self._move,
+                lambda progress: self.dynamics().run(progress),
                 next(seconds),
             ),
             Step(
                 "writing the page",
-                self._page_inputs,
-                self._noted_page,
-                self._report,
+                self.page_inputs,
+                self.noted_page,
+                write_page,
                 next(seconds),
                 stages=(1, 1, 1),
             ),
         ]
 
-    def _simulate(self, progress: Progress) -> None:
-        self.simulation().run(progress)
-
-    def _train(self, progress: Progress) -> None:
-        train_generator(
-            self.data,
-            self.folder,
-            self.scale.training,
-            energy=force_field,
-            progress=progress,
-        )
-
-    def _sample_inputs(self) -> dict[str, Any]:
-        return sample_inputs(self.model, self.scale.samples, weights=True, seed=self.seed)
-
-    def _sample(self, progress: Progress) -> None:
-        n, workers = self.scale.samples, self.scale.workers
-        sample(
-            self.model,
-            n,
-            self.samples,
-            weights=True,
-            seed=self.seed,
-            overwrite=True,
-            workers=workers,
-            progress=progress,
-        )
-
-    def _evaluate(self, progress: Progress) -> None:
-        n, workers = self.scale.samples, self.scale.workers
-        evaluate(
-            self.model, self.data, self.metrics, samples=n, seed=self.seed, workers=workers, progress=progress
-        )
-
-    def _move(self, progress: Progress) -> None:
-        self.dynamics().run(progress)
-
-    def _page_inputs(self) -> dict[str, Any]:
+    def page_inputs(self) -> dict[str, Any]:
+        """Everything that the page depends on."""
         shown = {"model": self.model, "metrics": self.metrics, "record": self.dynamics_folder / RECORD}
         files = {name: file_fingerprint(file) for name, file in shown.items()}
-        return {**files, "samples": self.scale.samples, "seed": self.seed, "knotflow": __version__}
+        seed = self.scale.plan.seed
+        return {**files, "samples": self.scale.samples, "seed": seed, "knotflow": __version__}
 
-    def _noted_page(self) -> dict[str, Any] | None:
+    def noted_page(self) -> dict[str, Any] | None:
+        """The inputs that the page notes; None if there is no page, or it was written by another command."""
         if not self.page.exists():
             return None
         *_, note = self.page.read_text(encoding="utf-8").rpartition(NOTE)
@@ -251,28 +226,12 @@ class Quickstart:
             return None
         return found
 
-    def _report(self, progress: Progress) -> None:
-        system = MolecularSystem.parse(notes(self.model)["molecule"])
-        n, workers = self.scale.samples, self.scale.workers
-        with force_field(system, evaluations=n, workers=workers) as energy:
-            write_report(
-                self.model,
-                self.data,
-                self.page,
-                samples=n,
-                seed=self.seed,
-                energy=energy,
-                progress=progress,
-            )
-        note = f"{NOTE}{json.dumps(self._page_inputs())} -->\n"
-        write_atomically(self.page, self.page.read_bytes() + note.encode())
-
 
 def run(job: Quickstart, progress: Progress = silent) -> int:
-    """Do all steps that are not done yet; how many these were.
+    """Run all steps that are not done yet, and return their number.
 
     Raises:
-        ValueError: if the folder holds something else, made with other settings.
+        ValueError: if the folder holds results of other settings.
         OSError: if a file is damaged, or another process works in the folder.
     """
     if job.folder.exists() and not job.folder.is_dir():

@@ -1,4 +1,4 @@
-"""The last five lines of the quickstart: what came out of it, in words."""
+"""The last five lines of the quickstart: its results in words."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ AGREE: Final = 2.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What came out, as far as the last lines tell of it."""
+    """The results that the last lines report."""
 
     metrics: Mapping[str, Any]
-    """What the evaluation wrote."""
+    """The file of the evaluation."""
     drift: Mapping[str, Any]
-    """What the dynamics wrote."""
+    """The file of the dynamics."""
     simulated: Estimate
-    """F(phi > 0) - F(phi < 0) in kT of all frames; infinite if only one side was visited."""
+    """F(phi > 0) - F(phi < 0) in kT from all frames; infinite if only one side was visited."""
 
 
 def facts(job: Quickstart) -> Facts:
-    """Read them from the files."""
+    """Read the results from the files of a finished quickstart."""
     (left,) = summarise(job.data).left_handed.values()
     metrics, drift = (read_json(file) for file in (job.metrics, job.dynamics_folder / DRIFT))
     return Facts(metrics, drift, side_difference(left))
@@ -54,7 +54,7 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
     if weights.level is Level.POOR:
         worth = f"{worth}; {weights.sentence}"
     force = Estimate.read(found.metrics["measures"].get("force_error_1e4", {}))
-    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else "not known"
+    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else "unknown"
     whole, production = drift["replicas"] - drift["broken"], drift["about"]["config"]["production"]
     return {
         "Learned": f"the Boltzmann distribution of alanine dipeptide at {about['temperature']:g} K, from "
@@ -62,22 +62,22 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
         "Samples": f"{worth}; {_free_energy(found)}.",
         "Forces": f"squared error (FME) {error} on frames not seen in training; {whole} of "
         f"{drift['replicas']} molecules stayed whole for {production:g} ps on the learned energy.",
-        "Look at": f"{job.page}, in a browser; {job.samples} has the samples and their weights.",
-        "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a viewer of molecules; "
-        "docs/tutorials/first.md has all steps one by one, and says how to make them better.",
+        "Look at": f"{job.page}, in a browser; {job.samples} holds the samples and their weights.",
+        "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a molecular viewer; "
+        "docs/tutorials/first.md explains each step, and how to get better results.",
     }
 
 
 def _free_energy(found: Facts) -> str:
-    """F(phi > 0) - F(phi < 0) by weighted samples, and by the simulation."""
+    """F(phi > 0) - F(phi < 0) from weighted samples and from the simulation."""
     residue: Mapping[str, Any] = next(iter(found.metrics["residues"].values()), {})
     ours, theirs = Estimate.read(residue.get("side_difference_reweighted", {})), found.simulated
     name = "F(phi>0) - F(phi<0)"
     if not math.isfinite(theirs.value):
-        return f"{name} is not known, as the simulation never changed sides"
+        return f"{name} is unknown, as the simulation never changed sides"
     if not math.isfinite(ours.value):
-        return f"{name} is {theirs} kT in the simulation, and not known from samples"
+        return f"{name} is {theirs} kT in the simulation, and unknown from samples"
     spread = math.hypot(*(0.0 if math.isnan(part.error) else part.error for part in (ours, theirs)))
     near = abs(ours.value - theirs.value) <= AGREE * spread
-    verdict = "within error bars" if near else "more apart than error bars explain"
+    verdict = "within error bars" if near else "further apart than error bars explain"
     return f"{name} is {ours} kT reweighted, {theirs} kT in the simulation, {verdict}"

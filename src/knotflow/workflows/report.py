@@ -1,8 +1,7 @@
-"""One page on a trained Boltzmann generator: what is at hand is collected, the rest is named as missing."""
+"""Write the page about a trained Boltzmann generator from all that is available; name what is missing."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from knotflow.analysis.frame_table import (
 )
 from knotflow.analysis.learned_maps import LearnedMap, learned_maps
 from knotflow.dynamics.record import Record
-from knotflow.energies import MolecularEnergy, force_field
+from knotflow.energies import MolecularEnergy
 from knotflow.extras import need
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint
@@ -33,23 +33,23 @@ from knotflow.report.curve_plots import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
 from knotflow.report.verdicts import Verdict
 from knotflow.storage import trajectory
-from knotflow.workflows.models import model_file, results_folder
+from knotflow.workflows.models import energy_of, model_file, results_folder
 
 METRICS: Final = "metrics.json"
 RUN_MODEL: Final = "model.safetensors"
-"""The name of a model in the folder of its run; of others nothing is known about their training."""
+"""File name of a model in its run folder; nothing is known about the training of models with other names."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was made."""
+    """What `write_report` wrote."""
 
     page: Path
     data: Path | None
-    """The trajectory that the model was compared with, if there was one."""
+    """The trajectory that the model was compared with, if any."""
     verdicts: list[Verdict]
     metrics: Path | None
-    """Where numbers were written, if they had to be computed."""
+    """The file of numbers, if they had to be computed."""
 
 
 def write_report(
@@ -61,6 +61,7 @@ def write_report(
     seed: int = 0,
     folder: Path | None = None,
     energy: MolecularEnergy | None = None,
+    workers: int | None = None,
     progress: Progress = silent,
 ) -> Written:
     """Write one page about a Boltzmann generator, evaluating it first unless that has been done.
@@ -71,14 +72,15 @@ def write_report(
     Args:
         model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
         data: A trajectory of the molecule; None: the training data, if `find_data` finds them. Without any,
-            the page shows what samples alone tell, or the numbers of an earlier evaluation of the same
+            the page shows what samples alone can show, or the numbers of an earlier evaluation of the same
             samples on any data.
         out: The page; None: ``report.html`` in the folder.
-        samples: How many samples to draw.
+        samples: Number of samples to draw.
         seed: Seed of samples and error bars.
-        folder: Where ``metrics.json``, ``dynamics/record.npz`` and, of a run, ``log.csv`` and
-            ``config.json`` are; None: the folder of the model.
+        folder: Where to look for ``metrics.json``, ``dynamics/record.npz`` and, of a run, ``log.csv`` and
+            ``config.json``; None: the folder of the model.
         energy: The force field; None: that of the molecule, by OpenMM or, for very many samples, in torch.
+        workers: Processes of OpenMM; None: one per core.
         progress: Called with the progress.
 
     Raises:
@@ -88,45 +90,30 @@ def write_report(
     """
     need("reports", "analysis", "plot")
     path = model_file(model)
-    molecule = notes(path).get("molecule")
+    molecule, split = notes(path).get("molecule"), notes(path).get("split")
     if molecule is None:
         raise ValueError(f"{path} holds a flow without a molecule; give a Boltzmann generator.")
     folder = folder or results_folder(path)
     source = find_data(path) if data is None else Path(data)
     page = folder / "report.html" if out is None else Path(out)
-    if energy is not None:
-        return _write(path, source, page, folder, samples, seed, energy, progress)
-    with force_field(MolecularSystem.parse(molecule), evaluations=samples) as chosen:
-        return _write(path, source, page, folder, samples, seed, chosen, progress)
-
-
-def _write(
-    model: Path,
-    data: Path | None,
-    out: Path,
-    folder: Path,
-    samples: int,
-    seed: int,
-    energy: MolecularEnergy,
-    progress: Progress,
-) -> Written:
-    generator, split = BoltzmannGenerator.load(model), notes(model).get("split")
-    file, written = folder / METRICS, None
-    inputs = evaluation_inputs(model, data, samples=samples, seed=seed, energy=energy)
-    if is_evaluation_of(file, inputs):
-        metrics, frames = json.loads(file.read_text(encoding="utf-8")), None
-        if data is not None:
-            selected, _ = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)
-            frames = observe_data(generator, data, energy, only_kept(selected, generator.n_atoms), progress)
-        drawn = observe_samples(generator, energy, samples, seed, progress)
-    else:
-        found = evaluate(generator, data, energy, split=split, samples=samples, seed=seed, progress=progress)
-        drawn, frames, metrics = found.samples, found.data, found.plain()
-        if data is not None:
-            metrics, written = found.write(file, model), file
+    generator, file, written = BoltzmannGenerator.load(path), folder / METRICS, None
+    with energy_of(MolecularSystem.parse(molecule), energy, evaluations=samples, workers=workers) as field:
+        inputs = evaluation_inputs(path, source, samples=samples, seed=seed, energy=field)
+        if is_evaluation_of(file, inputs):
+            metrics, frames = read_json(file), None
+            if source is not None:
+                rows, _ = rows_to_judge_by(split, source, trajectory.open_info(source).n_frames)
+                frames = observe_data(generator, source, field, only_kept(rows, generator.n_atoms), progress)
+            drawn = observe_samples(generator, field, samples, seed, progress)
+        else:
+            options: Any = {"split": split, "samples": samples, "seed": seed, "progress": progress}
+            found = evaluate(generator, source, field, **options)
+            drawn, frames, metrics = found.samples, found.data, found.plain()
+            if source is not None:
+                metrics, written = found.write(file, path), file
     shown = None if frames is None else frames.pictured()
     content = GeneratorReport(
-        model=model.name if model.name != RUN_MODEL else f"{model.parent.name or '.'}/{model.name}",
+        model=path.name if path.name != RUN_MODEL else f"{path.parent.name or '.'}/{path.name}",
         molecule=generator.molecule,
         coordinates=generator.coordinates.atoms,
         metrics=metrics,
@@ -134,19 +121,19 @@ def _write(
         data=shown,
         maps=_maps(generator, drawn.pictured() if shown is None else shown),
         seed=seed,
-        **_beside(model, folder),
+        **_beside(path, folder),
     )
     progress("pictures", 0, 1)
-    write_generator_page(content, out)
+    write_generator_page(content, page)
     progress("pictures", 1, 1)
-    return Written(out, data, content.verdicts, written)
+    return Written(page, source, content.verdicts, written)
 
 
 def find_data(model: Path) -> Path | None:
-    """The trajectory that a model was trained on, if it is in a place where one would keep it.
+    """The trajectory that a model was trained on; None if it is in none of the usual places.
 
-    A model knows name and length of the file. It is looked for in the working folder, beside the model, and
-    one and two folders above it, and in the folders ``data`` there.
+    A model knows the name and length of the file. The places are the working folder, the folder of the model,
+    the two folders above it, and the folder ``data`` in each of these.
     """
     split = notes(model).get("split")
     if not split:
@@ -161,7 +148,7 @@ def find_data(model: Path) -> Path | None:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Steps and values of all that a training has logged, by name; an unfinished last line is left out."""
+    """Steps and values of everything that a training logged, by name, without an unfinished last line."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for step, name, value in read_log(path):
         curves.setdefault(name, []).append((step, value))
@@ -169,20 +156,17 @@ def read_curves(path: Path) -> dict[str, Curve]:
 
 
 def _maps(generator: BoltzmannGenerator, shown: FrameTable) -> list[LearnedMap]:
-    """At frames that the flow has a density for."""
+    """The learned maps at frames where the density of the flow is not zero."""
     inside = shown.coordinates[np.isfinite(shown.log_prob)]
     return learned_maps(generator, inside) if len(inside) else []
 
 
 def _beside(model: Path, folder: Path) -> Mapping[str, Any]:
-    """What else a folder holds about a model."""
+    """Everything else that a folder holds about a model."""
     found: dict[str, Any] = {}
     if model == folder / RUN_MODEL:
-        found["files"] = {
-            name: (folder / name).read_bytes()
-            for name in ("config.json", "log.csv")
-            if (folder / name).is_file()
-        }
+        files = [folder / name for name in ("config.json", "log.csv")]
+        found["files"] = {file.name: file.read_bytes() for file in files if file.is_file()}
         if "log.csv" in found["files"]:
             found["training"] = read_curves(folder / "log.csv")
     record = folder / "dynamics" / "record.npz"

@@ -1,10 +1,10 @@
-"""Draw samples of a model, weight them by the force field, and keep them in memory or in a file."""
+"""Draw samples from a model, weight them by the force field, and keep them in memory or in a file."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from knotflow.energies import MolecularEnergy, force_field
+from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
 from knotflow.inputs import file_fingerprint
@@ -21,7 +21,7 @@ from knotflow.progress import Progress, silent
 from knotflow.statistics.weights import RunningShare
 from knotflow.storage.samples import Samples, SampleWriter, check_free, read_samples
 from knotflow.version import __version__
-from knotflow.workflows.models import model_file
+from knotflow.workflows.models import energy_of, model_file
 
 Piece = tuple[Tensor, Tensor, Tensor | None]
 """Positions in nm, log-densities and reduced energies."""
@@ -29,15 +29,15 @@ Piece = tuple[Tensor, Tensor, Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What came of drawing samples."""
+    """The result of drawing samples."""
 
     sampler: Sampler
-    """Knows how many candidates it drew, and how many of them were left out."""
+    """Counts the candidates that were drawn and those that were rejected."""
     files: tuple[Path, ...] = ()
     samples: Samples | None = None
     """The samples, unless they went to files."""
     effective: RunningShare | None = None
-    """Effective sample size of the weights, if there are any."""
+    """Effective sample size of the weights, if they were written to a file."""
 
 
 def sample(
@@ -55,28 +55,28 @@ def sample(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> Drawn:
-    """Draw samples of a model file, with their log-densities and perhaps their weights.
+    """Draw samples from a model, with their log-densities and, on request, their Boltzmann weights.
 
-    A seed stands for one sequence of samples, whose first n are taken, whatever ``batch`` is; ``float64`` has
-    another sequence.
+    A seed stands for one sequence of samples. The first n of it are taken, whatever ``batch`` is; with
+    ``float64`` the sequence is another one.
 
     Args:
         model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
-        n: How many samples.
+        n: Number of samples.
         out: The file, ``.h5``, ``.xtc``, ``.dcd`` or ``.pdb``; None: samples stay in memory.
-        weights: Whether to add energies and logarithms of the Boltzmann weights.
-        seed: Of all random numbers.
-        keep_mirrored: Whether to keep samples that have a centre of the wrong handedness.
+        weights: Whether to add energies and the logarithms of the Boltzmann weights.
+        seed: Seed of all random numbers.
+        keep_mirrored: Whether to keep samples with a centre of the wrong handedness.
         float64: Whether to compute in double precision.
         batch: Samples that are drawn, weighted and written at a time.
-        overwrite: Whether a file that exists may be replaced.
-        energy: The force field for the weights; by default that of the molecule, by OpenMM or, for very many
+        overwrite: Whether an existing file may be replaced.
+        energy: The force field for the weights; None: that of the molecule, by OpenMM or, for very many
             samples, in torch.
-        workers: Processes of OpenMM; None: one for each core.
+        workers: Processes of OpenMM; None: one per core.
         progress: Called with the number of samples drawn.
 
     Raises:
-        ValueError: if the ending of ``out`` is not known, or hardly any sample can be kept.
+        ValueError: if the ending of ``out`` is unknown, or hardly any sample can be kept.
         OSError: if a file is missing or damaged, or exists already.
     """
     if out is not None:
@@ -84,16 +84,17 @@ def sample(
     path = model_file(model)
     generator = BoltzmannGenerator.load(path)
     sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
-    chosen: Any = nullcontext(energy if weights else None)
-    if weights and energy is None:
-        chosen = force_field(MolecularSystem.parse(generator.molecule), evaluations=n, workers=workers)
     inputs = sample_inputs(path, n, weights=weights, seed=seed, keep_mirrored=keep_mirrored, float64=float64)
 
     def provenance() -> dict[str, Any]:
         counts = {"drawn": sampler.drawn, "mirrored": sampler.mirrored, "not_finite": sampler.not_finite}
         return {"command": "sample", "model": path.name, **inputs, **counts}
 
-    with chosen as field:
+    energies: AbstractContextManager[MolecularEnergy | None] = nullcontext()
+    if weights:
+        system = MolecularSystem.parse(generator.molecule)
+        energies = energy_of(system, energy, evaluations=n, workers=workers)
+    with energies as field:
         pieces = _pieces(sampler, n, batch, field, progress)
         if out is None:
             return Drawn(sampler, samples=_in_memory(list(pieces), generator, provenance()))
@@ -113,7 +114,7 @@ def sample_inputs(
     keep_mirrored: bool = False,
     float64: bool = False,
 ) -> dict[str, Any]:
-    """All that samples depend on, as their file notes it; for the arguments see `sample`."""
+    """Everything that samples depend on, as their file notes it; for the arguments see `sample`."""
     return {
         "fingerprint": file_fingerprint(model),
         "samples": n,
@@ -126,13 +127,11 @@ def sample_inputs(
 
 
 def noted_samples(file: Path) -> dict[str, Any] | None:
-    """The inputs that a file of samples notes; None if there is no file that can be read."""
+    """What a file of samples notes, its inputs included; None if there is no readable file."""
     try:
-        provenance = read_samples(file, slice(0)).provenance
+        return read_samples(file, slice(0)).provenance
     except (OSError, ValueError):
         return None
-    besides = ("command", "model", "drawn", "mirrored", "not_finite")
-    return {key: value for key, value in provenance.items() if key not in besides}
 
 
 def _pieces(
@@ -149,12 +148,11 @@ def _pieces(
 
 
 def _in_memory(pieces: list[Piece], generator: BoltzmannGenerator, provenance: dict[str, Any]) -> Samples:
-    x = torch.cat([positions for positions, _, _ in pieces]).detach().cpu().float().numpy()
-    densities = torch.cat([log_prob for _, log_prob, _ in pieces]).detach().cpu().double().numpy()
-    energies = [energy for _, _, energy in pieces if energy is not None]
-    u = torch.cat(energies).detach().cpu().double().numpy() if energies else None
+    positions, log_prob, energies = zip(*pieces, strict=True)
+    densities = torch.cat(log_prob).detach().cpu().double().numpy()
+    u = None if energies[0] is None else torch.cat(energies).detach().cpu().double().numpy()
     return Samples(
-        x,
+        torch.cat(positions).detach().cpu().float().numpy(),
         densities,
         None if u is None else u * MolecularSystem.parse(generator.molecule).kT,
         None if u is None else -u - densities,

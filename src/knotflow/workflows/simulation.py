@@ -54,7 +54,7 @@ def _named(molecule: str) -> MolecularSystem:
         return ala2()
     if Path(molecule).suffix.lower() != ".pdb":
         raise ValueError(
-            f'the molecule must be a MolecularSystem, a .pdb file or "ala2", got {molecule!r}; peptides are '
-            "made by knotflow.molecules.peptide."
+            f'the molecule must be a MolecularSystem, a .pdb file or "ala2", got {molecule!r}; make peptides '
+            "with knotflow.molecules.peptide."
         )
     return from_pdb(molecule)

@@ -1,4 +1,4 @@
-"""Work in steps: a step whose result is there, made of the same inputs, is not done again."""
+"""Work in steps: a step is skipped if its result exists and was made of the same inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from knotflow.inputs import same
+from knotflow.inputs import made_of
 from knotflow.progress import Progress, silent
 
 Say = Callable[[str], None]
@@ -15,36 +15,36 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Step:
-    """Work that leaves a result, complete or absent, which notes its inputs (`knotflow.inputs`)."""
+    """Work whose result is complete or absent, and notes its inputs (`knotflow.inputs`)."""
 
     doing: str
     """In a few words: "training"."""
     inputs: Callable[[], Mapping[str, Any]]
-    """Everything that the result depends on; asked only if there is a result."""
+    """Everything that the result depends on; called only if there is a result."""
     found: Callable[[], Mapping[str, Any] | None]
-    """The inputs that the result on disk notes; None if there is no result. May refuse results that took long
-    and were made with other inputs."""
-    run: Callable[[Progress], None]
-    """Makes the result, or goes on with it."""
+    """What the result on disk notes, its inputs included; None if there is no result. May refuse results that
+    took long and were made of other inputs."""
+    run: Callable[[Progress], object]
+    """Makes the result, or continues it."""
     seconds: float = 1.0
-    """What it takes, roughly: its share of the whole."""
+    """Rough duration: its share of the whole."""
     stages: Sequence[float] = (1.0,)
     """Relative lengths of the stages that it reports one after the other."""
     quiet: float = 0.0
-    """Part of its time, about, that passes before the first report."""
+    """Rough fraction of its time that passes before the first report."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the result is there."""
+        """Whether there is a result of these inputs."""
         found = self.found()
-        return found is not None and same(found, self.inputs())
+        return found is not None and made_of(found, self.inputs())
 
 
 def run_steps(steps: Sequence[Step], progress: Progress = silent) -> int:
-    """Do the steps that are not done, in order; how many these were.
+    """Run the steps that are not done, in order, and return their number.
 
     Args:
-        steps: What to do; a step may use the results of those before it.
+        steps: A step may use the results of those before it.
         progress: Called with the expected seconds of work done, of all steps together.
     """
     made, before, total = 0, 0.0, sum(step.seconds for step in steps)

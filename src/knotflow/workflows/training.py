@@ -1,4 +1,4 @@
-"""Train a Boltzmann generator on a trajectory, and know a model by what it was made of."""
+"""Train a Boltzmann generator on a trajectory, and recognise a model by its inputs."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def train(
 
 
 def described(data: Path) -> str:
-    """A trajectory by its name and length, which is what a model knows of its data."""
+    """A trajectory by its name and length, which is what a model notes of its data."""
     return _named(data.name, trajectory.open_info(data).n_frames)
 
 
 def training_inputs(choice: MoleculeTraining, data: Path) -> dict[str, Any]:
-    """All that a model trained on a trajectory depends on."""
+    """Everything that a model trained on a trajectory depends on."""
     return {"data": described(data), **_choice(choice)}
 
 
 def noted_training(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, as far as the notes of a model tell."""
+    """The same, as far as the notes of a model say."""
     found = {}
     if notes.get("split"):
         found["data"] = _named(notes["split"]["file"], notes["split"]["frames"])
@@ -66,5 +66,5 @@ def _named(file: str, frames: int) -> str:
 
 
 def _choice(choice: MoleculeTraining) -> dict[str, Any]:
-    """Compiled or not, as earlier versions did by themselves, a training comes to the same."""
+    """The settings, less ``compile``, which earlier versions set themselves and which changes no result."""
     return {key: value for key, value in choice.plain().items() if key != "compile"}
