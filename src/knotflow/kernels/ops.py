@@ -368,7 +368,7 @@ class _InverseBackward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        r"""Gradients of $s = (\bar x - \bar\ell\,\ell_x)/f'$ and $-s\,\partial f - \bar\ell\,\partial\ell$."""
+        r"""Gradient of $s = (\bar x - \bar\ell\,\ell_x)/f'$ and $-s\,\partial f - \bar\ell\,\partial\ell$."""
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:
