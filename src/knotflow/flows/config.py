@@ -244,13 +244,8 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
         raise ConfigError(f"transform: {error}.") from None
     d = len(domains)
     rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
-    return FlowConfig.parse(
-        {
-            "domains": domains,
-            "couplings": chosen.couplings(domains, halves(range(d), rounds)),
-            "context": chosen.context,
-        }
-    )
+    couplings = chosen.couplings(domains, halves(range(d), rounds))
+    return FlowConfig.parse({"domains": domains, "couplings": couplings, "context": chosen.context})
 
 
 def halves(members: Sequence[int], rounds: int) -> Pairs:

@@ -67,11 +67,8 @@ def paper_flow(
             f"the paper's flow splits the torsions into two halves and needs at least 5 atoms, got "
             f"{coordinates.n_atoms}; use the preset best or quick."
         )
-    domains: list[Domain] = [
-        *[Interval(*BOND_LIMITS)] * len(bonds),
-        *[Interval(*ANGLE_LIMITS)] * len(angles),
-        *[Circle(-math.pi, math.pi)] * len(torsions),
-    ]
+    domains: list[Domain] = [Interval(*BOND_LIMITS)] * len(bonds)
+    domains += [Interval(*ANGLE_LIMITS)] * len(angles) + [Circle(-math.pi, math.pi)] * len(torsions)
     half = len(torsions) // 2
     first, second = torsions[:half], torsions[half:]
     parts = [(bonds, angles + torsions), (angles, torsions), *[(second, first), (first, second)] * 2]

@@ -135,10 +135,8 @@ class _Builder:
         if p not in self.placed:
             return None
         siblings = [atom for atom in self.near[p] if atom in self.placed and atom != g]
-        if siblings:
-            t = min(siblings, key=self.placed.__getitem__)
-        else:
-            t = self.parent[g] if self.parent[g] != p else self.frame[2]
+        proper = self.parent[g] if self.parent[g] != p else self.frame[2]
+        t = min(siblings, key=self.placed.__getitem__, default=proper)
         bent = sine(self.x, i, p, g) >= BENT and sine(self.x, p, g, t) >= BENT
         return (i, p, g, t) if bent else None
 

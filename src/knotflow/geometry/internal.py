@@ -111,7 +111,7 @@ class InternalCoordinates(nn.Module):
         return (_log_volume(bonds, angles) - frame).reshape(q.shape[:-1])
 
     def internal_force(self, x: Tensor, force: Tensor) -> Tensor:
-        r"""Force along the coordinates, $(\partial x / \partial q)^\top f$, in kT/nm and kT/rad.
+        r"""Force (..., 3N - 6) along coordinates, $(\partial x / \partial q)^\top f$, in kT/nm and kT/rad.
 
         The derivative keeps the pose of the frame: its first atom, the direction of its first bond and its
         plane. If $f = -\partial u / \partial x$ is the force of an energy that rigid motions do not change,
@@ -122,9 +122,6 @@ class InternalCoordinates(nn.Module):
         Args:
             x: Positions of shape ``(..., N, 3)``.
             force: Cartesian force of the same shape.
-
-        Returns:
-            Force of shape ``(..., 3N - 6)``.
         """
         self._check("forces", force, (self.n_atoms, 3), like=x)
         q, _ = self.forward(x)
@@ -133,7 +130,7 @@ class InternalCoordinates(nn.Module):
         return internal
 
     def cartesian_force(self, x: Tensor, force: Tensor) -> Tensor:
-        r"""Force on the atoms, $(\partial q / \partial x)^\top f_q$, in kT/nm.
+        r"""Force (..., N, 3) on the atoms, $(\partial q / \partial x)^\top f_q$, in kT/nm.
 
         The result has no net force and no torque. The score of a *density* of $x$ has a second term, the
         gradient of the log-derivative $L$ of `forward`: $\partial \log p(x) / \partial x =
@@ -142,9 +139,6 @@ class InternalCoordinates(nn.Module):
         Args:
             x: Positions of shape ``(..., N, 3)``.
             force: Force along the coordinates, shape ``(..., 3N - 6)``.
-
-        Returns:
-            Force of shape ``(..., N, 3)``.
         """
         self._check("forces", force, (self.n_coordinates,), like=x)
         self._check("positions", x, (self.n_atoms, 3))

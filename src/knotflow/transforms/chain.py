@@ -37,11 +37,9 @@ class Chain(Transform):
             raise ValueError("a chain needs at least one transform, got none.")
         own = [f.domain for f in parts if not isinstance(f.domain, RealLine)] or [parts[0].domain]
         mixed = any(isinstance(f.domain, RealLine) for f in parts) and not isinstance(own[0], Line | RealLine)
-        if mixed or any(domain != own[0] for domain in own):
-            raise ValueError(
-                "the transforms of a chain must act on the same domain, got "
-                f"{', '.join(str(f.domain) for f in parts)}."
-            )
+        if mixed or len(set(own)) > 1:
+            domains = ", ".join(str(f.domain) for f in parts)
+            raise ValueError(f"the transforms of a chain must act on the same domain, got {domains}.")
         self._derive(
             parts=parts,
             domain=own[0],
