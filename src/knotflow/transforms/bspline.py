@@ -85,9 +85,9 @@ class BSpline(SlopeTransform):
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
-        j, knot = spline.knots.locate(x)
+        j = spline.knots.locate(x)
         width, coefficients, value = self._piece(spline, j)
-        rise, slope = evaluate(coefficients, clip((x - knot) / width, 0.0, 1.0))
+        rise, slope = evaluate(coefficients, clip((x - spline.knots.at(j)) / width, 0.0, 1.0))
         y = self._onto(x, value + width * rise)
         return self.domain.enter(y + self._rotation(raw)) if self.phase else y, slope
 
@@ -223,13 +223,12 @@ class BSpline(SlopeTransform):
         q, n = self.layout.q, self.layout.pieces
         y, spline = y.detach(), spline.detach()
         if spline.seam is None:
-            i, _ = spline.coefficients.locate(y)
+            i = spline.coefficients.locate(y)
         else:
             level = y + spline.seam
             beyond = level >= self.domain.high
             level = torch.where(beyond, level - self.domain.length, level)
-            i, _ = spline.coefficients.locate(level)
-            i = i + n * beyond
+            i = spline.coefficients.locate(level) + n * beyond
         j = first = i - q
         widths = self._window(spline.knots.widths, first - q + 1, 3 * q - 1)
         rises = self._window(spline.coefficients.widths, first, 2 * q)

@@ -127,7 +127,7 @@ class Slopes(Parametrisation):
 
     Args:
         min_width: floor of a width as a fraction of the domain; by default a tenth of a uniform width.
-        min_slope: least slope coefficient before normalisation, below 1.
+        min_slope: smallest slope coefficient before normalisation, below 1.
         max_slope: largest slope coefficient before normalisation, above 1.
     """
 

@@ -72,14 +72,13 @@ class RationalQuadratic(SlopeTransform):
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
-        j, _ = spline.knots.locate(x)
-        bin_ = spline.at(j)
+        bin_ = spline.at(spline.knots.locate(x))
         fraction, slope = bin_.evaluate(clip((x - bin_.left) / bin_.width, 0.0, 1.0))
         return self._onto(x, bin_.value + bin_.height * fraction), slope * bin_.mean_slope
 
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, y)
-        j, _ = spline.values.locate(y)
+        j = spline.values.locate(y)
         bin_ = spline.at(j)
         target = (y - bin_.value) / bin_.height
         u, slope = attach_derivatives(bin_.evaluate, target, bin_.root(target))
@@ -89,9 +88,8 @@ class RationalQuadratic(SlopeTransform):
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
         length, low = self.domain.length, self.domain.low
-        raw_widths, raw_heights, raw_slopes = raw.split(
-            [self.bins, self.bins, self.n_parameters - 2 * self.bins], -1
-        )
+        sizes = [self.bins, self.bins, self.n_parameters - 2 * self.bins]
+        raw_widths, raw_heights, raw_slopes = raw.split(sizes, -1)
         widths = shares(raw_widths, self.min_width, length)
         heights = shares(raw_heights, self.min_height, length)
         shift = math.log(math.expm1(1 - self.min_slope))

@@ -30,8 +30,7 @@ class PrefixSums:
         knot = self.right_knots.gather(-1, (j - 1).clamp(0, self.n - 1).unsqueeze(-1)).squeeze(-1)
         return torch.where(j > 0, knot, self.start)
 
-    def locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Bin ``j`` in 0 .. n-1 with ``at(j) <= x < at(j + 1)``, and ``at(j)``; outer bins are unbounded."""
+    def locate(self, x: Tensor) -> Tensor:
+        """Bin ``j`` in 0 .. n-1 with ``at(j) <= x < at(j + 1)``; outer bins are unbounded."""
         knots, points = self.right_knots.detach().contiguous(), x.detach().unsqueeze(-1)
-        j = torch.searchsorted(knots, points, right=True).squeeze(-1).clamp(max=self.n - 1)
-        return j, self.at(j)
+        return torch.searchsorted(knots, points, right=True).squeeze(-1).clamp(max=self.n - 1)
