@@ -139,7 +139,7 @@ def test_handedness_and_problems_of_the_zmatrix_are_told(monkeypatch) -> None:
     assert check_of(checks, "frames of other handedness").value == 5 * FEW
     zmatrix = check_of(checks, "problems of the z-matrix")
     assert zmatrix.value == zmatrix.note.count("problem: ") > 0
-    assert "atom 1 hangs on atom 4, to which it is not bonded" in zmatrix.note
+    assert "atom 1 takes its bond from atom 4, to which it is not bonded" in zmatrix.note
 
 
 def test_forces_that_torch_does_not_know_are_no_failure() -> None:

@@ -266,8 +266,8 @@ def test_files_that_are_no_generators_are_refused(tmp_path: Path) -> None:
     ("damage", "message"),
     [
         ({"molecule": {"temperature": 300.0}}, "description of the molecule is damaged: no 'topology'"),
-        ({"molecule": None}, "what it says of the molecule is damaged: TypeError"),
-        ({"zmatrix": {"frame": [0, 1, 2]}}, "what it says of the molecule is damaged: KeyError 'rows'"),
+        ({"molecule": None}, "the description of the molecule is damaged: TypeError"),
+        ({"zmatrix": {"frame": [0, 1, 2]}}, "the description of the molecule is damaged: KeyError 'rows'"),
         ({"zmatrix": {"frame": [0, 1, 2], "rows": []}}, "3 atoms has 3 internal coordinates, got a flow of"),
     ],
 )

@@ -143,7 +143,10 @@ def test_wrong_couplings_are_found_before_building() -> None:
     good = default_config([kf.Circle()] * 2).plain()
     for change, message in (
         ({"transformed": [0], "read": [5]}, "coupling 0 uses coordinate 5, but there are 2"),
-        ({"transformed": [0], "read": [0]}, "couplings.0: a coordinate can be transformed or read"),
+        (
+            {"transformed": [0], "read": [0]},
+            "couplings.0: the coordinates a coupling transforms and reads must be different",
+        ),
         ({"transformed": [], "read": [0]}, "couplings.0.transformed: .*at least 1 item"),
         ({"read": [0]}, r"couplings\.0\.transformed is missing"),
     ):

@@ -49,7 +49,7 @@ def test_lists_of_a_json_file_and_order_of_rows() -> None:
         ((0, 1, 2), ((3, 2, 1, 4),), "four different atoms"),
         ((0, 1, 2), ((3, 2, 1, -1),), "four different atoms"),
         ((0, 1, 5), ((3, 2, 1, 0),), "exactly once"),
-        ((0, 1, 2), ((3, 4, 1, 0), (4, 3, 1, 0), (5, 2, 1, 0)), "rows of atoms 3, 4 wait for each other"),
+        ((0, 1, 2), ((3, 4, 1, 0), (4, 3, 1, 0), (5, 2, 1, 0)), "rows of atoms 3, 4 depend on each other"),
     ],
 )
 def test_mistakes_are_explained(

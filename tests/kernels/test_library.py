@@ -84,7 +84,7 @@ def test_off(monkeypatch, caplog) -> None:
 def test_a_missing_library_is_told_once(monkeypatch, tmp_path, caplog) -> None:
     monkeypatch.setattr(library, "FILE", tmp_path / "_native.so")
     assert library.native() is None
-    remedy = "none were built; install a C++ compiler and install knotflow again"
+    remedy = "none were built; install a C++ compiler and reinstall knotflow"
     assert library.engine() == f"torch (no native kernels: {remedy})"
     library.tell_once()
     library.tell_once()
@@ -99,7 +99,7 @@ def test_a_library_of_another_version_is_not_used(monkeypatch, caplog) -> None:
     assert library.native() is None
     library.tell_once()
     [record] = caplog.records
-    assert record.getMessage().endswith("those here belong to another version; install knotflow again.")
+    assert record.getMessage().endswith("they belong to another version; reinstall knotflow.")
 
 
 def test_neither_is_a_stranger(monkeypatch) -> None:
@@ -111,7 +111,7 @@ def test_a_broken_file_is_explained(monkeypatch, tmp_path) -> None:
     (tmp_path / "_native.so").write_bytes(b"not a library")
     monkeypatch.setattr(library, "FILE", tmp_path / "_native.so")
     assert library.native() is None
-    assert "cannot be loaded" in library.engine() and "install knotflow again" in library.engine()
+    assert "cannot be loaded" in library.engine() and "reinstall knotflow" in library.engine()
 
 
 def test_windows_has_none(monkeypatch, caplog) -> None:

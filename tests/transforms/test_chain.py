@@ -66,10 +66,10 @@ def test_smooth_at_the_knots_of_all_parts(domain: str, orders: tuple[int, int]) 
 def test_domains_that_do_not_fit_are_refused() -> None:
     for bad, message in (
         ([], "at least one transform, got none"),
-        ([kf.BSpline(4), kf.BSpline(4, 4, kf.Circle())], r"one domain, got Interval\(.*Circle\("),
-        ([kf.BSpline(4, 4, kf.Line(-1, 1)), kf.BSpline(4, 4, kf.Line(-2, 2))], "one domain"),
-        ([kf.Affine(), kf.BSpline(4)], "one domain, got RealLine.*Interval"),
-        ([kf.BSpline(4, 4, kf.Circle()), kf.Affine()], "one domain, got Circle.*RealLine"),
+        ([kf.BSpline(4), kf.BSpline(4, 4, kf.Circle())], r"same domain, got Interval\(.*Circle\("),
+        ([kf.BSpline(4, 4, kf.Line(-1, 1)), kf.BSpline(4, 4, kf.Line(-2, 2))], "same domain"),
+        ([kf.Affine(), kf.BSpline(4)], "same domain, got RealLine.*Interval"),
+        ([kf.BSpline(4, 4, kf.Circle()), kf.Affine()], "same domain, got Circle.*RealLine"),
     ):
         with pytest.raises(ValueError, match=message):
             Chain(bad)

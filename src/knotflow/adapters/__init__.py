@@ -1,4 +1,4 @@
-"""The transforms inside other libraries: ``torch.distributions``, Pyro and zuko."""
+"""Use of the transforms in other libraries: ``torch.distributions``, Pyro and zuko."""
 
 from knotflow.adapters.torch_distributions import ElementwiseTransform
 

@@ -1,4 +1,4 @@
-"""A family with given parameters as a transform of ``torch.distributions`` (and so of Pyro)."""
+"""A family with fixed parameters as a transform of ``torch.distributions``, and so of Pyro."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Transform as TorchTransform
 from torch.distributions import constraints
 
-from knotflow.transforms import Domain, Line, Transform
+from knotflow.transforms import Line, Transform
 from knotflow.transforms.domains import RealLine
 
 
@@ -23,20 +23,20 @@ class ElementwiseTransform(TorchTransform):
     A ``TransformedDistribution`` samples by $f$ and finds densities by its inverse,
     $\log p(y) = \log p_\mathrm{base}(x) - \log f'(x)$ with $x = f^{-1}(y)$.
 
-    On a `Circle`, points are represented by numbers of ``[low, high]``, and a distribution that validates its
-    arguments refuses others. Its ``cdf`` counts from ``low``; it has no meaning if the family has a phase,
-    which turns ``low`` away.
+    On a `Circle`, points are numbers in ``[low, high]``, and a distribution that validates its arguments
+    refuses others. Its ``cdf`` starts at ``low``; it has no meaning if the family has a phase, which moves
+    ``low``.
 
-    With ``cache_size=1`` the last point, its image and log-derivative are kept, so that
-    ``log_abs_det_jacobian(x, y)`` after ``y = t(x)`` or ``x = t.inv(y)`` costs nothing, and ``t.inv(y)`` is
-    ``x``. As everywhere in torch, points are recognised by identity. An entry is not used any more after
-    one of its tensors, or ``raw``, was changed in place, nor under another gradient mode. Compiled code keeps
+    With ``cache_size=1`` the last point, its image and log-derivative are cached. Then
+    ``log_abs_det_jacobian(x, y)`` costs nothing after ``y = t(x)`` or ``x = t.inv(y)``, and ``t.inv(y)`` is
+    ``x``. As elsewhere in torch, points are recognised by identity. The cache is dropped if one of its
+    tensors or ``raw`` is changed in place, and not used in another gradient mode. Compiled code caches
     nothing.
 
     Args:
         transform: family of maps.
-        raw: its parameters, shape (..., n_parameters).
-        cache_size: 0, or 1 to keep the last evaluation.
+        raw: parameters of shape (..., n_parameters).
+        cache_size: 0, or 1 to cache the last evaluation.
     """
 
     bijective = True
@@ -46,18 +46,14 @@ class ElementwiseTransform(TorchTransform):
         transform.check_raw(raw)
         super().__init__(cache_size=cache_size)
         self.transform, self.raw = transform, raw
-        self.domain = self.codomain = _constraint(transform.domain)
+        own = transform.domain
+        is_real = isinstance(own, Line | RealLine)
+        self.domain = constraints.real if is_real else constraints.interval(own.low, own.high)
+        self.codomain = self.domain
         self._last: _Evaluation | None = None
 
     def call_and_ladj(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Image $y = f(x)$ and $\log f'(x)$ from one evaluation; zuko's flows ask for both at once.
-
-        Args:
-            x: points, of a shape that broadcasts with that of the parameters.
-
-        Returns:
-            Two tensors of the broadcast shape.
-        """
+        r"""Image $y = f(x)$ and $\log f'(x)$ from one evaluation, both of the broadcast shape; for zuko."""
         last = self._last_evaluation()
         if last is not None and x is last.x:
             return last.y, last.ladj
@@ -80,7 +76,7 @@ class ElementwiseTransform(TorchTransform):
         self._keep(x, y, -minus_ladj)
         return x
 
-    # In place of torch's own cache, which has no log-derivative and does not notice changes of raw.
+    # Instead of torch's cache, which has no log-derivative and does not notice changes of raw.
     __call__ = _call
     _inv_call = _inverse
 
@@ -91,11 +87,11 @@ class ElementwiseTransform(TorchTransform):
         return ElementwiseTransform(self.transform, self.raw, cache_size)
 
     def clear_cache(self) -> None:
-        """Forget the last evaluation and the graph it holds; Pyro's distributions call this."""
+        """Drop the cached evaluation and the graph it holds; Pyro's distributions call this."""
         self._last = None
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
-        """Shape of the images of points of the given shape: broadcast with that of the parameters."""
+        """Shape of the images of points of the given shape, broadcast with that of the parameters."""
         batch_shape = self.raw.shape[:-1]
         try:
             return torch.Size(torch.broadcast_shapes(shape, batch_shape))
@@ -105,15 +101,14 @@ class ElementwiseTransform(TorchTransform):
                 f"{tuple(self.raw.shape)}, which hold one map for each of {tuple(batch_shape)}."
             ) from None
 
-    def inverse_shape(self, shape: torch.Size) -> torch.Size:
-        """Shape of the preimages of points of the given shape: as `forward_shape`."""
-        return self.forward_shape(shape)
+    inverse_shape = forward_shape
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ElementwiseTransform)
             and self.transform == other.transform
-            and (self.raw is other.raw or _same(self.raw, other.raw))
+            and (self.raw.dtype, self.raw.device) == (other.raw.dtype, other.raw.device)
+            and (self.raw is other.raw or torch.equal(self.raw, other.raw))
         )
 
     def __repr__(self) -> str:
@@ -124,15 +119,13 @@ class ElementwiseTransform(TorchTransform):
             self._last = _Evaluation(x, y, ladj, _state(x, y, self.raw))
 
     def _last_evaluation(self) -> _Evaluation | None:
-        """What was kept, if it may still be used."""
-        if torch.compiler.is_compiling():
-            return None
-        last = self._last
+        """The cached evaluation, if it is still valid."""
+        last = None if torch.compiler.is_compiling() else self._last
         return None if last is None or last.state != _state(last.x, last.y, self.raw) else last
 
 
 class _Evaluation(NamedTuple):
-    """A point, its image, the log-derivative, and the state in which they were found."""
+    """A point, its image, the log-derivative, and the state in which they were computed."""
 
     x: Tensor
     y: Tensor
@@ -141,21 +134,11 @@ class _Evaluation(NamedTuple):
 
 
 def _state(*tensors: Tensor) -> tuple[object, ...]:
-    """What must not have changed if an earlier evaluation is to stand for a new one.
+    """Everything that must be unchanged for a cached evaluation to be valid.
 
     Without the gradient mode, a sample drawn under ``no_grad`` would later give a density without the
-    gradient that runs through its preimage.
+    gradient through its preimage.
     """
-    # Tensors made in inference mode count no versions.
+    # Tensors made in inference mode have no version counter.
     versions = (None if tensor.is_inference() else tensor._version for tensor in tensors)
     return torch.is_grad_enabled(), *(tensor.requires_grad for tensor in tensors), *versions
-
-
-def _constraint(domain: Domain) -> constraints.Constraint:
-    if isinstance(domain, Line | RealLine):
-        return constraints.real
-    return constraints.interval(domain.low, domain.high)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)

@@ -1,6 +1,6 @@
-"""Any family inside the couplings and autoregressive flows of zuko.
+"""Any family in the couplings and autoregressive flows of zuko.
 
-zuko itself is not imported here: its flows take any constructor of a torch transform.
+This module does not import zuko, whose flows take any constructor of a torch transform.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from knotflow.transforms import Transform
 
 
 def univariate(transform: Transform) -> dict[str, Any]:
-    r"""The two keyword arguments by which zuko's flows and layers choose their map of one variable.
+    r"""The two keyword arguments that give zuko's flows and layers their map of one variable.
 
     ``univariate`` makes a map $f(\cdot\,; \theta)$ from the output of a network, of shape
-    (..., features, n_parameters), and ``shapes`` says how much of it one map takes. They go to ``MAF`` and
-    ``NICE`` of ``zuko.flows``, or to the layers these are made of:
+    (..., features, n_parameters), and ``shapes`` gives the number of parameters of one map. Pass them to
+    ``MAF`` and ``NICE`` of ``zuko.flows``, or to the layers of these:
 
         zuko.flows.MAF(features=3, context=4, **univariate(kf.BSpline(16, domain=kf.Line(-5.0, 5.0))))
 
@@ -29,7 +29,7 @@ def univariate(transform: Transform) -> dict[str, Any]:
     Returns:
         ``{"univariate": ..., "shapes": [(n_parameters,)]}``
     """
-    # The maps live for one call of a layer; a cache gives zuko's inverses value and log-derivative together.
+    # A map lives for one call of a layer; the cache gives zuko's inverses value and log-derivative together.
     return {
         "univariate": partial(ElementwiseTransform, transform, cache_size=1),
         "shapes": [(transform.n_parameters,)],

@@ -1,4 +1,4 @@
-"""Flows: conditioners, couplings, densities on coordinates with domains."""
+"""Flows: conditioners, couplings, and densities of coordinates that have domains."""
 
 from knotflow.flows.conditioner import Conditioner
 from knotflow.flows.config import (

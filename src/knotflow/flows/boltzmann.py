@@ -16,11 +16,10 @@ from knotflow.flows.io import load, notes, save
 from knotflow.flows.pretrained import pretrained_file
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix
 from knotflow.transforms import Line
-from knotflow.transforms.base import check_count
 
 
 class BoltzmannGenerator(nn.Module):
-    r"""A density of the positions of a molecule's atoms, rotations and translations integrated out.
+    r"""A density of the atom positions of a molecule, with rotations and translations integrated out.
 
     With the internal coordinates $q(x)$ and a flow with density $p_q$,
 
@@ -29,15 +28,14 @@ class BoltzmannGenerator(nn.Module):
     where every bond enters the determinant as $b^{-2}$ and every angle as $1/\sin\theta$
     (`InternalCoordinates`). It is comparable with a Boltzmann factor $e^{-u(x)}$: the mean of
     $e^{-u}/p$ over samples estimates $Z$. Positions have shape (..., atoms, 3), in nm and in the dtype of
-    the flow; forces are in kT/nm.
-
-    Sampling, densities and forces need neither OpenMM nor any other package for molecules.
+    the flow; forces are in kT/nm. Sampling, densities and forces need neither OpenMM nor any other
+    molecular package.
 
     Args:
         coordinates: the internal coordinates.
-        flow: a flow over them: bonds in nm, angles and torsions in radians, in the order of ``coordinates``.
-            A torsion may live on a `Circle` of length 2π, or on a `Line` if it never turns.
-        molecule: what `knotflow.molecules.MolecularSystem.plain` gives: it is kept in model files.
+        flow: a flow over them, in the order of ``coordinates``: bonds in nm, angles and torsions in radians.
+            A torsion lives on a `Circle` of length 2π, or on a `Line` if it never turns over.
+        molecule: the result of `knotflow.molecules.MolecularSystem.plain`, which model files store.
     """
 
     def __init__(self, coordinates: InternalCoordinates, flow: Flow, molecule: Mapping[str, Any]) -> None:
@@ -54,7 +52,7 @@ class BoltzmannGenerator(nn.Module):
             for i, domain in enumerate(flow.domains)
         ]
         self.chirality = _chirality(self.molecule)
-        """Handedness of the stereocentres; ``chirality.matches(x)`` says which samples have it."""
+        """Handedness of the stereocentres; ``chirality.matches(x)`` tells which samples have it."""
 
     @property
     def n_atoms(self) -> int:
@@ -63,16 +61,16 @@ class BoltzmannGenerator(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """In K: what kT is."""
+        """Temperature in K, which defines kT."""
         return float(self.molecule["temperature"])
 
     def internal(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Coordinates (..., n) of positions as the flow takes them, and $\log|\partial q/\partial x|$."""
+        r"""Coordinates (..., n) of positions, ready for the flow, and $\log|\partial q/\partial x|$."""
         q, ladj = self.coordinates(x)
         return self.unwound(q), ladj
 
     def unwound(self, q: Tensor) -> Tensor:
-        """Coordinates with every torsion that lives on a `Line` within half a turn of the line's middle."""
+        """Coordinates with each torsion on a `Line` moved to within half a turn of the line's middle."""
         if not any(centre is not None for centre in self._centres):
             return q
         turn = 2 * math.pi
@@ -81,7 +79,7 @@ class BoltzmannGenerator(nn.Module):
         return q - period * torch.round((q - centre) / turn).detach()
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log-density of positions; in bounded memory where no gradients are wanted."""
+        """Log-density of positions; without gradients, in bounded memory."""
         return in_chunks(self._log_prob, x, point_axes=2)
 
     def log_prob_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,22 +103,17 @@ class BoltzmannGenerator(nn.Module):
         self, n: int, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Draw n molecules, with their log-densities: (n, atoms, 3) and (n,)."""
-        check_count("n", n, 0)
-        like = next(self.parameters(), torch.empty(0))
-        x, log_prob = like.new_empty(n, self.n_atoms, 3), like.new_empty(n)
-        for first in range(0, n, CHUNK):
-            part = slice(first, min(first + CHUNK, n))
-            q, log_q = self.flow.sample_and_log_prob(part.stop - first, generator=generator)
-            x[part], ladj = self.coordinates.inverse(q)
-            log_prob[part] = log_q - ladj
-        return x, log_prob
+        q, log_q = self.flow.sample_and_log_prob(n, generator=generator)
+        parts = [self.coordinates.inverse(part) for part in q.split(CHUNK)]
+        x, ladj = (torch.cat(part) for part in zip(*parts, strict=True))
+        return x, log_q - ladj
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write a model file: weights, configuration, z-matrix and molecule in one ``.safetensors``."""
         save(self.flow, path, **{**more, **self.notes()})
 
     def notes(self) -> dict[str, Any]:
-        """What a model file must note besides the flow, for `load` to read it."""
+        """The notes that a model file needs besides the flow, for `load` to read it."""
         zmatrix = self.coordinates.zmatrix
         plain = {"frame": list(zmatrix.frame), "rows": [list(row) for row in zmatrix.rows]}
         units = {"length": "nm", "angle": "rad", "energy": "kT"}
@@ -128,7 +121,7 @@ class BoltzmannGenerator(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BoltzmannGenerator:
-        """Read a model file of a molecule; nothing is unpickled, and OpenMM is not needed."""
+        """Read the model file of a molecule. Nothing is unpickled, and OpenMM is not needed."""
         found = notes(path)
         if "zmatrix" not in found or "molecule" not in found:
             raise ValueError(f"{path} holds a flow without a molecule; read it with knotflow.load.")
@@ -137,7 +130,7 @@ class BoltzmannGenerator(nn.Module):
             return cls(coordinates, load(path), found["molecule"]).to(device)
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"{path}: what it says of the molecule is damaged: {type(error).__name__} {error}"
+                f"{path}: the description of the molecule is damaged: {type(error).__name__} {error}"
             ) from None
 
     @classmethod
@@ -151,7 +144,7 @@ class BoltzmannGenerator(nn.Module):
 
 
 def _chirality(molecule: Mapping[str, Any]) -> Chirality:
-    """The stereocentres of a molecule that is described as `MolecularSystem.plain` does."""
+    """The stereocentres of a molecule in the form of `MolecularSystem.plain`."""
     try:
         atoms = [
             atom

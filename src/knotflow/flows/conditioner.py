@@ -1,4 +1,4 @@
-"""Networks that turn the coordinates a coupling reads into raw parameters of its transforms."""
+"""Networks that turn the coordinates a coupling reads into the raw parameters of its transforms."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": nn.functional.softplus,
     "tanh": torch.tanh,
 }
-"""Smooth functions only: a kink in the network would be a jump of the force."""
+"""Smooth functions only: a kink in the network would make the force jump."""
 
 
 class Conditioner(nn.Module):
     r"""A perceptron from coordinates (and a context) to raw parameters.
 
-    A coordinate on an interval or a line enters as $v \in [-1, 1]$, scaled from the limits of its domain; one
-    on a circle as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$, with $u$ the fraction of a turn, so
-    that the network is smooth over the seam. With $F > 1$ the former get $\cos$ and $\sin$ of $\pi j v / 2$,
-    $j = 1 \dots F - 1$, as well. Context components enter as they are.
+    A coordinate on an interval or a line enters as $v \in [-1, 1]$, scaled by the limits of its domain. With
+    $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$, $j = 1 \dots F - 1$, are added. A coordinate on a circle
+    enters as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$, where $u$ is the fraction of a turn, so
+    that the network is smooth across the seam. Context components enter unchanged.
 
     With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
 
     Args:
         domains: domain of each coordinate that is read; may be empty.
-        outputs: number of outputs.
+        outputs: number of raw parameters.
         hidden: widths of the hidden layers.
-        activation: a name in `ACTIVATIONS`, or any function; a smooth one if forces matter.
-        residual: add hidden layers to their input; needs equal widths.
+        activation: a name in `ACTIVATIONS`, or any function; it must be smooth for smooth forces.
+        residual: add hidden layers to their inputs; needs equal widths.
         frequencies: number F of frequencies.
         context: number of components of the context.
-        identity: start with outputs of zero (for splines: the identity) instead of PyTorch's initialisation.
+        identity: start with zero outputs (the identity, for splines) instead of PyTorch's initialisation.
     """
 
     _turns: Tensor
@@ -66,10 +66,14 @@ class Conditioner(nn.Module):
         check_count("context", context, 0)
         for width in hidden:
             check_count("hidden", width, 1)
-        if residual and len(set(hidden)) > 1:
-            raise ValueError(f"residual layers need hidden layers of one width, got {tuple(hidden)}.")
+        check_residual(residual, hidden)
+        if isinstance(activation, str) and activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {', '.join(ACTIVATIONS)} (all smooth, so that forces are), or a "
+                f"function, got {activation!r}."
+            )
         self.context, self.residual, self.frequencies = context, residual, frequencies
-        self.activation = _activation(activation)
+        self.activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation
         turns = [i for i, d in enumerate(domains) if isinstance(d, Circle)]
         flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
         self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
@@ -78,7 +82,7 @@ class Conditioner(nn.Module):
         self._half = Constants([d.length / 2 for d in domains])
         inputs = 2 * frequencies * len(turns) + (2 * frequencies - 1) * len(flat) + context
         self._reads = inputs > 0
-        # With nothing to read the outputs are free parameters: weights of a constant.
+        # With nothing to read, the outputs are free parameters: the weights of a constant.
         widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
         self.layers = nn.ModuleList(nn.Linear(n, m, bias=inputs > 0) for n, m in pairwise(widths))
         if identity or not inputs:
@@ -87,21 +91,21 @@ class Conditioner(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
-        outputs: Tensor = self.layers[-1](self.hidden(x, context))
+        outputs: Tensor = self.last(self.hidden(x, context))
         return outputs
 
     @property
     def last(self) -> nn.Linear:
-        """The layer that gives the outputs."""
-        return _linear(self.layers[-1])
+        """The output layer."""
+        return cast("nn.Linear", self.layers[-1])
 
     def output_gradient(self) -> Tensor:
-        """Gradient (outputs,) of the last biases or, with nothing to read, of the outputs themselves."""
+        """Gradient (outputs,) of the output biases or, with nothing to read, of the outputs themselves."""
         own = self.last.bias if self._reads else self.last.weight
         return torch.zeros_like(own).flatten() if own.grad is None else own.grad.flatten()
 
     def hidden(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """What the last layer sees."""
+        """Inputs of the output layer."""
         h = self.features(x, context)
         for i, layer in enumerate(self.layers[:-1]):
             update = layer(self.activation(h) if i else h)
@@ -109,35 +113,32 @@ class Conditioner(nn.Module):
         return self.activation(h) if len(self.layers) > 1 else h
 
     def features(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """What the first layer sees."""
+        """Inputs of the first layer."""
         if not self._reads:
             return x.new_ones(*x.shape[:-1], 1)
         v = (x - self._middle(x)) / self._half(x)
-        features = []
+        features, angles = [], []
         if len(self._flat):
-            flat = v.index_select(-1, self._flat)
-            features.append(flat)
-            for j in range(1, self.frequencies):
-                angle = 0.5 * math.pi * j * flat
-                features += [torch.cos(angle), torch.sin(angle)]
+            features = [v.index_select(-1, self._flat)]
+            angles = [0.5 * math.pi * j * features[0] for j in range(1, self.frequencies)]
         if len(self._turns):
             turns = v.index_select(-1, self._turns)
-            for j in range(1, self.frequencies + 1):
-                angle = math.pi * j * turns
-                features += [torch.cos(angle), torch.sin(angle)]
+            angles += [math.pi * j * turns for j in range(1, self.frequencies + 1)]
+        features += [wave(angle) for angle in angles for wave in (torch.cos, torch.sin)]
         if context is not None:
             features.append(context.to(x.dtype).expand(*x.shape[:-1], self.context))
         return torch.cat(features, -1)
 
 
 class SeparateConditioners(nn.Module):
-    """Several perceptrons that read the same and give a share each of every map's raw parameters.
+    """Several perceptrons with the same inputs, each of which gives a share of every map's raw parameters.
 
     Args:
         domains: domain of each coordinate that is read.
-        sizes: members and raw parameters of each group of transforms, as `Coupling.sizes` gives them.
-        shares: how the raw parameters of a map are divided, as (1, 1, 3) for the five kinds of `Bump`.
-        **options: of each `Conditioner`.
+        sizes: members and raw parameters of each group of transforms, from `Coupling.sizes`.
+        shares: relative shares of the networks in a map's parameters, as (1, 1, 3) for the five kinds of
+            `Bump`.
+        **options: options of each `Conditioner`.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class SeparateConditioners(nn.Module):
             if parameters % sum(shares):
                 raise ValueError(
                     f"networks {tuple(shares)} must divide the {parameters} raw parameters of a map: their "
-                    f"sum, {sum(shares)}, is no divisor of it."
+                    f"sum, {sum(shares)}, is not a divisor of it."
                 )
         self.sizes, self.shares = list(sizes), list(shares)
         parts = [
@@ -169,7 +170,7 @@ class SeparateConditioners(nn.Module):
         return self._together([part(x, context) for part in self.parts])
 
     def output_gradient(self) -> Tensor:
-        """As of each `Conditioner`, in the order of the outputs of all."""
+        """`Conditioner.output_gradient` of all networks, in the order of `forward`."""
         return self._together([part.output_gradient() for part in self.parts])
 
     def _together(self, outputs: Sequence[Tensor]) -> Tensor:
@@ -183,18 +184,7 @@ class SeparateConditioners(nn.Module):
         return torch.cat(blocks, -1)
 
 
-def _linear(layer: nn.Module) -> nn.Linear:
-    if not isinstance(layer, nn.Linear):
-        raise TypeError(f"expected a linear layer, got {type(layer).__name__}.")
-    return layer
-
-
-def _activation(choice: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    if not isinstance(choice, str):
-        return choice
-    if choice not in ACTIVATIONS:
-        raise ValueError(
-            f"activation must be one of {', '.join(ACTIVATIONS)} (all smooth, so that forces are), or a "
-            f"function, got {choice!r}."
-        )
-    return ACTIVATIONS[choice]
+def check_residual(residual: bool, hidden: Sequence[int]) -> None:
+    """Raise ``ValueError`` if residual layers would have different widths."""
+    if residual and len(set(hidden)) > 1:
+        raise ValueError(f"residual layers need hidden layers of one width, got {tuple(hidden)}.")

@@ -1,4 +1,4 @@
-"""Flows as configurations: everything that is needed to build one, without its weights."""
+"""Configurations of flows: everything needed to build one, except its weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from knotflow.config import Config
 from knotflow.errors import ConfigError
-from knotflow.flows.conditioner import ACTIVATIONS, Conditioner, SeparateConditioners
-from knotflow.flows.coupling import Coupling
-from knotflow.flows.flow import Flow, check_domains, standard
+from knotflow.flows.conditioner import ACTIVATIONS, Conditioner, SeparateConditioners, check_residual
+from knotflow.flows.coupling import Coupling, check_indices
+from knotflow.flows.flow import Flow, check_coordinates, check_domains, standard
 from knotflow.flows.tagged import model_of, tagged
 from knotflow.transforms import FAMILIES, Affine, Chain, Circle, Domain, Line, Transform
 from knotflow.transforms.domains import DOMAINS
@@ -25,41 +25,48 @@ from knotflow.transforms.knots import PARAMETRISATIONS, Parametrisation
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""Coordinates that couplings transform, and those they read."""
+"""For each coupling, the coordinates that it transforms and those that it reads."""
 
 APPLIES: Final[dict[str, type[Domain]]] = {"phase": Circle, "affine": Line}
-"""Options of transforms that are for some domains only."""
+"""Options of transforms that apply to one kind of domain only."""
 
 
 class TransformConfig(Config):
-    """A family of transforms without its domain, as each coordinate has its own.
+    """A family of transforms without a domain, as each coordinate has its own.
 
-    The keys are ``family``, a name in `knotflow.transforms.FAMILIES`, the fields of that dataclass but for
+    The keys are ``family`` (a name in `knotflow.transforms.FAMILIES`), the fields of that dataclass except
     ``domain``, and ``affine``.
     """
 
     family: str
     affine: bool = False
-    """Whether coordinates on lines are moved and scaled first, by an `Affine`."""
+    """Shift and scale coordinates on lines first, with an `Affine`."""
 
-    def vain(self, domains: Sequence[Domain]) -> list[str]:
-        """Options that are asked for, but apply to none of some domains."""
-        asked = {key: kind for key, kind in APPLIES.items() if getattr(self, key, False)}
-        return [key for key, kind in asked.items() if not any(isinstance(d, kind) for d in domains)]
+    def unused(self, domains: Sequence[Domain]) -> list[str]:
+        """Options that are set but apply to none of these domains."""
+        chosen = {key: kind for key, kind in APPLIES.items() if getattr(self, key, False)}
+        return [key for key, kind in chosen.items() if not any(isinstance(d, kind) for d in domains)]
+
+    def refuse_unused(self, domains: Sequence[Domain]) -> None:
+        """Raise ``ValueError`` for options that would have no effect on these domains."""
+        for key in self.unused(domains):
+            raise ValueError(
+                f"{key} is for coordinates on a {APPLIES[key].__name__}, and none of these is; leave it out"
+            )
 
     def fitted(self, domains: Sequence[Domain]) -> Self:
-        """The same without options that apply to none of some domains."""
-        return self.model_copy(update=dict.fromkeys(self.vain(domains), False))
+        """The same without options that apply to none of these domains."""
+        return self.model_copy(update=dict.fromkeys(self.unused(domains), False))
 
     def on(self, domain: Domain) -> Transform:
-        """The family on a domain, with those options that apply there."""
+        """The family on a domain, with the options that apply there."""
         options = dict(self.fitted([domain]))
         kind, affine = FAMILIES[options.pop("family")].kind, options.pop("affine")
         transform: Transform = kind(domain=domain, **options)
         return Chain([Affine(), transform]) if affine else transform
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Classes made from dataclasses have no place from which pickle could import them.
+        # Pickle cannot import classes that are made from dataclasses.
         return _transform_config, (dict(self),)
 
 
@@ -68,12 +75,12 @@ def _transform_config(table: dict[str, Any]) -> TransformConfig:
 
 
 def _current(name: Any) -> Any:
-    """The name that a family has now."""
+    """The current name of a family."""
     return RENAMED.get(name, name) if isinstance(name, str) else name
 
 
 def _table(value: Any) -> Any:
-    """A transform as a table: its fields if it is a family itself, and by its present name."""
+    """A transform as a table of its family, by its current name, and fields; also from the family itself."""
     names = {family.kind: name for name, family in FAMILIES.items()} if isinstance(value, Transform) else {}
     if type(value) in names:
         own = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
@@ -101,7 +108,7 @@ else:
 
 
 class ConditionerConfig(Config):
-    """`Conditioner`: see there."""
+    """Options of a `Conditioner`."""
 
     hidden: Annotated[tuple[Count, ...], Field(strict=False)] = (64, 64)
     activation: ActivationName = "silu"
@@ -109,12 +116,11 @@ class ConditionerConfig(Config):
     frequencies: Count = 1
     identity: bool = True
     networks: Annotated[tuple[Count, ...], Field(strict=False)] = (1,)
-    """More than one number: `SeparateConditioners`."""
+    """Shares of `SeparateConditioners`, if there is more than one number."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.residual and len(set(self.hidden)) > 1:
-            raise ValueError(f"residual layers need hidden layers of one width, got {self.hidden}")
+        check_residual(self.residual, self.hidden)
         return self
 
 
@@ -128,16 +134,11 @@ class CouplingConfig(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        both = [*self.transformed, *self.read]
-        if len(set(both)) < len(both):
-            raise ValueError(
-                "a coordinate can be transformed or read, and only once, got "
-                f"transformed={list(self.transformed)}, read={list(self.read)}"
-            )
+        check_indices(self.transformed, self.read)
         return self
 
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
-        """The layer, with fresh weights, for coordinates on the given standard domains."""
+        """The layer, with new weights, for coordinates on the given standard domains."""
         transforms = [self.transform.on(domains[i]) for i in self.transformed]
         options = {**dict(self.conditioner), "context": context}
         networks, read = options.pop("networks"), [domains[i] for i in self.read]
@@ -158,9 +159,9 @@ class FlowConfig(Config):
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """What a file says that any version of knotflow wrote.
+        """A configuration from a file that any version of knotflow wrote.
 
-        Version 0.1 noted phases and affine parts also for couplings to which they do not apply.
+        Version 0.1 also stored phases and affine parts for couplings to which they do not apply.
         """
         try:
             kinds = [DOMAINS[domain["kind"]] for domain in data["domains"]]
@@ -168,24 +169,20 @@ class FlowConfig(Config):
             for coupling in data["couplings"]:
                 own = {kinds[i] for i in coupling["transformed"]}
                 transform = coupling["transform"]
-                vain = [key for key, kind in APPLIES.items() if key in transform and kind not in own]
-                couplings.append({**coupling, "transform": {**transform, **dict.fromkeys(vain, False)}})
+                unused = [key for key, kind in APPLIES.items() if key in transform and kind not in own]
+                couplings.append({**coupling, "transform": {**transform, **dict.fromkeys(unused, False)}})
         except (AttributeError, IndexError, KeyError, TypeError):
-            return cls.parse(data)  # it says what is wrong
+            return cls.parse(data)  # raises an error that says what is wrong
         return cls.parse({**data, "couplings": couplings})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         domains = [standard(domain) for domain in self.domains]
         for number, coupling in enumerate(self.couplings):
-            worst = max(*coupling.transformed, *coupling.read, 0)
-            if worst >= len(domains):
-                raise ValueError(
-                    f"coupling {number} uses coordinate {worst}, but there are {len(domains)}, counted from 0"
-                )
+            check_coordinates(number, coupling, len(domains))
             own = [domains[i] for i in coupling.transformed]
             try:
-                _refuse_vain(coupling.transform, own)
+                coupling.transform.refuse_unused(own)
                 for domain in own:
                     coupling.transform.on(domain)
             except ValueError as error:
@@ -193,14 +190,14 @@ class FlowConfig(Config):
         return self
 
     def build(self) -> Flow:
-        """The flow, with fresh weights drawn from PyTorch's global generator."""
+        """The flow, with new weights drawn from PyTorch's global generator."""
         domains = [standard(domain) for domain in self.domains]
         couplings = [coupling.build(domains, self.context) for coupling in self.couplings]
         return Flow(self.domains, couplings, context=self.context, config=self)
 
 
 class FlowOptions(Config):
-    """What can be chosen of the flow that `Flow.on` builds."""
+    """Options of the flow that `Flow.on` builds."""
 
     rounds: Count | None = None
     transform: AnyTransform = Field({"family": "bspline"}, validate_default=True)
@@ -208,7 +205,7 @@ class FlowOptions(Config):
     context: Annotated[int, Field(ge=0)] = 0
 
     def couplings(self, domains: Sequence[Domain], pairs: Pairs) -> list[CouplingConfig]:
-        """A coupling for each pair, with those options of the transform that apply there."""
+        """A coupling for each pair, with the options of the transform that apply there."""
         return [
             CouplingConfig(
                 transformed=tuple(part),
@@ -223,15 +220,14 @@ class FlowOptions(Config):
 def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     """The configuration behind `Flow.on`.
 
-    Couplings come in `halves`: after ceil(log2 d) rounds every coordinate has been read by every other.
+    Couplings follow `halves`: after ceil(log2 d) rounds every coordinate has been read by every other.
 
     Args:
         domains: domain of each coordinate.
-        **options: keys of `FlowOptions`. ``rounds`` is by default ceil(log2 d) + 1; ``transform`` is a family
-            as `BSpline(16)` (its domain does not matter), its name, or a table of ``family`` and the fields
-            that shall differ from their defaults, by default cubic B-splines with learned rotations on
-            circles; ``conditioner`` takes keys of `ConditionerConfig`; ``context`` is the number of
-            components of a context.
+        **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``transform`` is a family
+            such as `BSpline(16)` (its domain is ignored), its name, or a table of ``family`` and any fields;
+            by default cubic B-splines, with learned rotations on circles. ``conditioner`` is a table of keys
+            of `ConditionerConfig`. ``context`` is the number of components of the context.
     """
     domains = check_domains(domains)
     transform = options.get("transform", {})
@@ -243,25 +239,20 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
             transform.setdefault("phase", any(isinstance(domain, Circle) for domain in domains))
     chosen = FlowOptions.parse({**options, "transform": transform})
     try:
-        _refuse_vain(chosen.transform, domains)
+        chosen.transform.refuse_unused(domains)
     except ValueError as error:
         raise ConfigError(f"transform: {error}.") from None
     d = len(domains)
     rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
-    return FlowConfig.parse(
-        {
-            "domains": domains,
-            "couplings": chosen.couplings(domains, halves(range(d), rounds)),
-            "context": chosen.context,
-        }
-    )
+    couplings = chosen.couplings(domains, halves(range(d), rounds))
+    return FlowConfig.parse({"domains": domains, "couplings": couplings, "context": chosen.context})
 
 
 def halves(members: Sequence[int], rounds: int) -> Pairs:
-    """In every round a part of some coordinates and the rest, then the rest and the part.
+    """Pairs of a part of the members and the rest, and then of the rest and the part, in every round.
 
-    Parts follow the binary digits of the members' places, a digit a round, so that after ceil(log2 n) rounds
-    every member has met every other. Pairs with nothing to transform are left out.
+    Parts follow the binary digits of the members' places, one digit per round, so that after ceil(log2 n)
+    rounds every member has met every other. Pairs with nothing to transform are left out.
     """
     digits = max(1, math.ceil(math.log2(max(len(members), 1))))
     pairs = []
@@ -270,11 +261,3 @@ def halves(members: Sequence[int], rounds: int) -> Pairs:
         rest = [m for m in members if m not in part]
         pairs += [(part, rest), (rest, part)]
     return [(part, rest) for part, rest in pairs if part]
-
-
-def _refuse_vain(transform: TransformConfig, domains: Sequence[Domain]) -> None:
-    """Refuse options that would have no effect."""
-    for key in transform.vain(domains):
-        raise ValueError(
-            f"{key} is for coordinates on a {APPLIES[key].__name__}, and none of these is; leave it out"
-        )

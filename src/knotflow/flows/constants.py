@@ -1,4 +1,4 @@
-"""Numbers that a module computes with but does not learn."""
+"""Constant numbers of a module, which it does not learn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Constants(nn.Module):
     """A vector of numbers in the dtype and on the device of the module that holds it.
 
-    It is in no model file. Where the module changes its dtype the numbers are rounded anew: a buffer that
-    went through float32 would keep its rounding in float64.
+    It is not stored in model files. When the module changes its dtype, the original numbers are rounded
+    again: a buffer that went through float32 would keep that rounding in float64.
 
     Args:
         values: the numbers.

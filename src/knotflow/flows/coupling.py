@@ -1,4 +1,4 @@
-"""Coupling layers: some coordinates are transformed, given others that stay as they are."""
+"""Coupling layers: transform some coordinates, given others that stay unchanged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Coupling(nn.Module):
 
     $$y_T = f(x_T;\, \theta(x_R, c)), \qquad y_i = x_i \text{ for } i \notin T .$$
 
-    Sets $T$ (transformed) and $R$ (read) are disjoint, so the Jacobian is triangular and its log-determinant
-    the sum of the log-slopes. Coordinates that are in neither pass unread. Each transformed coordinate has a
-    transform of its own, on its own domain; those that have the same share one call.
+    The sets $T$ (transformed) and $R$ (read) are disjoint, so the Jacobian is triangular and its
+    log-determinant is the sum of the log-slopes. Coordinates in neither set pass through unread. Each
+    transformed coordinate has its own transform, on its own domain; equal transforms share one call.
 
     Args:
         transformed: indices $T$.
         transforms: a transform for each of them.
         read: indices $R$.
-        conditioner: maps (x_R, context) to ``sum(f.n_parameters for f in transforms)`` raw parameters, see
+        conditioner: maps (x_R, context) to ``sum(f.n_parameters for f in transforms)`` raw parameters; see
             `Conditioner`.
     """
 
@@ -43,22 +43,17 @@ class Coupling(nn.Module):
             raise ValueError("a coupling needs at least one coordinate to transform, got none.")
         if len(transformed) != len(transforms):
             raise ValueError(
-                f"expected a transform for each of the {len(transformed)} coordinates transformed, got "
+                f"expected a transform for each of the {len(transformed)} transformed coordinates, got "
                 f"{len(transforms)}."
             )
-        indices = [*transformed, *read]
-        if len(set(indices)) < len(indices) or min(indices) < 0:
-            raise ValueError(
-                "the coordinates a coupling transforms and reads must be different and counted from 0, got "
-                f"transformed={list(transformed)}, read={list(read)}."
-            )
+        check_indices(transformed, read)
         self.transformed, self.read = list(transformed), list(read)
         self.transforms = list(transforms)
         self.conditioner = conditioner
         self._groups = _groups(self.transforms)
         self._sizes = [len(members) * f.n_parameters for f, members in self._groups]
         self.register_buffer("_read", torch.tensor(self.read, dtype=torch.long), persistent=False)
-        # Images come group by group: which coordinates these are, and where each transformed one is.
+        # Images come group by group: their coordinates, and the place of each transformed coordinate.
         order = [m for _, members in self._groups for m in members]
         places = [order.index(m) for m in range(len(order))]
         self._in_order = order == sorted(order)
@@ -67,7 +62,7 @@ class Coupling(nn.Module):
 
     @staticmethod
     def sizes(transforms: Sequence[Transform]) -> list[tuple[int, int]]:
-        """Members and number of raw parameters of each group of equal transforms, in order."""
+        """Members and raw parameters of each group of equal transforms, in order."""
         return [(len(members), f.n_parameters) for f, members in _groups(transforms)]
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -80,7 +75,7 @@ class Coupling(nn.Module):
 
     @property
     def outputs(self) -> dict[int, slice]:
-        """Which outputs of the conditioner are the raw parameters of which coordinate."""
+        """For each transformed coordinate, the outputs of the conditioner that are its raw parameters."""
         found, first = {}, 0
         for f, members in self._groups:
             for member in members:
@@ -89,9 +84,8 @@ class Coupling(nn.Module):
         return found
 
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
-        """Raw parameters (..., n_parameters) of the map of each transformed coordinate."""
-        outputs = self.conditioner(x.index_select(-1, self._read), context)
-        parts = self.outputs
+        """Raw parameters (..., n_parameters) for each transformed coordinate."""
+        outputs, parts = self.conditioner(x.index_select(-1, self._read), context), self.outputs
         return [outputs[..., parts[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
@@ -100,7 +94,7 @@ class Coupling(nn.Module):
         if outputs.shape[-1] != sum(self._sizes):
             raise ValueError(
                 f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
-                f"gives {outputs.shape[-1]}; size it by sum(f.n_parameters for f in transforms)."
+                f"gives {outputs.shape[-1]}; give it sum(f.n_parameters for f in transforms) outputs."
             )
         return [
             block.unflatten(-1, (len(members), f.n_parameters))
@@ -114,7 +108,9 @@ class Coupling(nn.Module):
             (f.forward if forward else f.inverse)(own, raw)
             for (f, _), own, raw in zip(self._groups, points, blocks, strict=True)
         ]
-        image, log_slopes = (_joined(parts) for parts in zip(*mapped, strict=True))
+        image, log_slopes = (
+            parts[0] if len(parts) == 1 else torch.cat(parts, -1) for parts in zip(*mapped, strict=True)
+        )
         if not self._in_order:
             log_slopes = log_slopes.index_select(-1, self._order)
         return x.index_copy(-1, self._written, image), log_slopes
@@ -123,17 +119,23 @@ class Coupling(nn.Module):
         return f"transformed={self.transformed}, read={self.read}, transforms={[f for f, _ in self._groups]}"
 
 
+def check_indices(transformed: Sequence[int], read: Sequence[int]) -> None:
+    """Raise ``ValueError`` unless all indices are different and none is negative."""
+    indices = [*transformed, *read]
+    if len(set(indices)) < len(indices) or min(indices) < 0:
+        raise ValueError(
+            "the coordinates a coupling transforms and reads must be different and counted from 0, got "
+            f"transformed={list(transformed)}, read={list(read)}."
+        )
+
+
 def _split(x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """Parts of the last axis; splitting into one would copy the gradient."""
+    """Parts of the last axis. A split into one part is skipped: it would copy the gradient."""
     return [x] if len(sizes) == 1 else x.split(list(sizes), -1)
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
-
-
 def _groups(transforms: Sequence[Transform]) -> list[tuple[Transform, list[int]]]:
-    """Transforms that are equal, with their places."""
+    """Different transforms, each with the places where it occurs."""
     groups: dict[Transform, list[int]] = {}
     for place, f in enumerate(transforms):
         groups.setdefault(f, []).append(place)

@@ -1,11 +1,11 @@
-"""The flow: a base distribution and couplings over coordinates that have domains."""
+"""The flow: a density of coordinates with domains, made of a base distribution and couplings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,26 +18,23 @@ from knotflow.transforms.base import check_count
 from knotflow.transforms.domains import rounding, with_value
 
 if TYPE_CHECKING:
-    from knotflow.flows.config import FlowConfig
+    from knotflow.flows.config import CouplingConfig, FlowConfig
 
 CHUNK = 20_000
 """Points handled at once by `Flow.sample` and, without gradients, by `Flow.log_prob`."""
-LINE = Line(-5.0, 5.0)
+STANDARD: Final[dict[type[Domain], Domain]] = {Interval: Interval(), Circle: Circle(), Line: Line(-5.0, 5.0)}
+"""The domains on which couplings act, by the kind of a coordinate's domain."""
 
 
 def standard(domain: Domain) -> Domain:
-    """The domain on which couplings see a coordinate: unit interval, unit circle, or `LINE`."""
-    if isinstance(domain, Circle):
-        return Circle()
-    if isinstance(domain, Interval):
-        return Interval()
-    if isinstance(domain, Line):
-        return LINE
-    raise ValueError(f"a coordinate of a flow lives on an Interval, a Circle or a Line, got {domain!r}.")
+    """The standard domain on which couplings act on a coordinate."""
+    if type(domain) not in STANDARD:
+        raise ValueError(f"a coordinate of a flow lives on an Interval, a Circle or a Line, got {domain!r}.")
+    return STANDARD[type(domain)]
 
 
 def check_domains(domains: Sequence[Domain]) -> tuple[Domain, ...]:
-    """The domains as a tuple; refuses anything but a non-empty sequence of domains."""
+    """The domains as a tuple; raises ``ValueError`` unless it is a non-empty sequence of domains."""
     if isinstance(domains, Domain) or not isinstance(domains, Sequence):
         raise ValueError(f"expected a list of domains, one for each coordinate, got {domains!r}.")
     check_count("the number of coordinates", len(domains), 1)
@@ -49,23 +46,23 @@ def check_domains(domains: Sequence[Domain]) -> tuple[Domain, ...]:
 class Flow(nn.Module):
     r"""A probability density on d coordinates, each with its own domain.
 
-    Couplings $f = f_n \circ \dots \circ f_1$ carry data to a base distribution:
+    Couplings $f = f_n \circ \dots \circ f_1$ map data to a base distribution:
 
     $$\log p(x) = \log p_0(f(x)) + \log |\det f'(x)| .$$
 
-    The base $p_0$ is uniform on intervals and circles, and on a line normal with its mean in the middle of
+    The base $p_0$ is uniform on intervals and circles. On a line it is normal, with its mean in the middle of
     ``[low, high]`` and a tenth of that length as standard deviation. Couplings act on standard domains (the
     unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. Density
     evaluation runs the splines forward, sampling runs their inverses.
 
-    Points have shape (..., d) and the dtype of the flow: float32, or float64 after ``flow.double()``. A flow
-    is made by `Flow.on` (a good default), `FlowConfig.build` (a saved or written configuration) or from
-    couplings of your own.
+    Points have shape (..., d) and the dtype of the flow: float32, or float64 after ``flow.double()``. Make a
+    flow with `Flow.on` (a good default), with `FlowConfig.build` (from a configuration), or from your own
+    couplings.
 
     Args:
         domains: `Interval`, `Circle` or `Line` of each coordinate.
-        couplings: applied in this order to data; their transforms act on standard domains.
-        context: number of components of the context on which the density is conditioned.
+        couplings: applied to data in this order; their transforms act on standard domains.
+        context: number of components of the context that conditions the density.
         config: the configuration from which the flow was built; needed to save it.
     """
 
@@ -99,7 +96,7 @@ class Flow(nn.Module):
 
     @classmethod
     def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
-        """A flow that trains well without further choices: see `knotflow.flows.default_config` for options.
+        """A flow that trains well without further choices; for options see `knotflow.flows.default_config`.
 
         Example:
             ``Flow.on([Circle(-math.pi, math.pi)] * 2 + [Interval(0.05, 0.3)] * 3)``
@@ -114,7 +111,7 @@ class Flow(nn.Module):
         return len(self.domains)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Carry data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
+        """Map data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
         self._check_shapes(x, context)
         z, log_slopes = self._enter(x), []
         for coupling in self.couplings:
@@ -123,20 +120,21 @@ class Flow(nn.Module):
         return z, self._ladj(log_slopes, x, self._log_scale)
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Carry base points (..., d), in standard coordinates, to data; returns them and log |det|."""
+        """Map base points (..., d), in standard coordinates, to data; returns data and log |det|."""
         self._check_shapes(z, context)
         x, log_slopes = z, []
         for coupling in reversed(self.couplings):
             x, more = coupling.inverse(x, context)
             log_slopes.append(more)
-        return self._leave(x), self._ladj(log_slopes, z, -self._log_scale)
+        data = self._limits.clip(self._origin(x) + x / self._scale(x))
+        return data, self._ladj(log_slopes, z, -self._log_scale)
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Log-density of points (..., d), shape (...). Without gradients memory is bounded for any number."""
+        """Log-density (...) of points (..., d); without gradients, in bounded memory."""
         return in_chunks(self._log_prob, x, context)
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-density (...) and score (..., d) of points from one pass, both differentiable."""
+        """Log-density (...) and score (..., d) of points in one pass, both differentiable."""
         others = chain((context,), self.parameters())
         return with_gradient(lambda points: self._log_prob(points, context), x, others)
 
@@ -145,18 +143,17 @@ class Flow(nn.Module):
         return in_chunks(lambda *part: self.log_prob_and_score(*part)[1], x, context)
 
     def energy(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        r"""Reduced energy $u = -\log p$: with `force`, a flow serves wherever an energy does."""
+        r"""Reduced energy $u = -\log p$; with `force`, a flow can be used wherever an energy can."""
         return -self.log_prob(x, context)
 
     def force(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         r"""$-\partial u / \partial x$, the score."""
         return self.score(x, context)
 
-    @torch.no_grad()
     def sample(
         self, n: int, context: Tensor | None = None, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw n points: (n, d), in bounded memory. A context has shape (m,) or (n, m), a row for each."""
+        """Draw n points (n, d), in bounded memory. A context has shape (m,), or (n, m): one per point."""
         return self.sample_and_log_prob(n, context, generator=generator)[0]
 
     @torch.no_grad()
@@ -177,12 +174,10 @@ class Flow(nn.Module):
     def sample_base(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points of the base distribution, in standard coordinates."""
         like = next(self.parameters(), torch.empty(0))
-        z = torch.rand(n, self.dim, generator=generator, dtype=like.dtype, device=like.device)
+        options: dict[str, Any] = {"generator": generator, "dtype": like.dtype, "device": like.device}
+        z = torch.rand(n, self.dim, **options)
         if len(self._lines):
-            normal = torch.randn(
-                n, len(self._lines), generator=generator, dtype=like.dtype, device=like.device
-            )
-            z = z.index_copy(-1, self._lines, normal)
+            z = z.index_copy(-1, self._lines, torch.randn(n, len(self._lines), **options))
         return z
 
     def base_log_prob(self, z: Tensor) -> Tensor:
@@ -198,7 +193,7 @@ class Flow(nn.Module):
         self._refuse_outside(x)
 
     def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
-        """Each coupling with its input and its log-slopes, in standard coordinates: to look inside a flow."""
+        """Each coupling with its input and log-slopes, in standard coordinates, to look inside a flow."""
         self._check_shapes(x, context)
         z = self._enter(x)
         for coupling in self.couplings:
@@ -211,19 +206,16 @@ class Flow(nn.Module):
         return self.base_log_prob(z) + ladj
 
     def _ladj(self, log_slopes: Sequence[Tensor], x: Tensor, start: float) -> Tensor:
-        """Sum (...) of the log-slopes of all couplings and of the change of scale, for points (..., d)."""
+        """Sum (...) of all log-slopes and of the change of scale, for points (..., d)."""
         if not log_slopes:
             return x.new_full(x.shape[:-1], start)
         return torch.cat(list(log_slopes), -1).sum(-1) + start
 
     def _enter(self, x: Tensor) -> Tensor:
-        """Standard coordinates of data; points that left an interval by rounding only are moved back."""
+        """Standard coordinates of data; points that rounding put outside an interval are moved back."""
         if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
         return self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
-
-    def _leave(self, z: Tensor) -> Tensor:
-        return self._limits.clip(self._origin(z) + z / self._scale(z))
 
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:
@@ -232,7 +224,7 @@ class Flow(nn.Module):
         try:
             if self._limits.hold(least, most):
                 return
-        except RuntimeError:  # vmap: values cannot be looked at
+        except RuntimeError:  # vmap hides the values
             return
         for i, (smallest, largest) in enumerate(zip(least.tolist(), most.tolist(), strict=True)):
             domain = self.domains[i]
@@ -269,7 +261,7 @@ class Flow(nn.Module):
 
 
 class _Limits(nn.Module):
-    """The bounds of coordinates, on the device of the flow."""
+    """The bounds of all coordinates, on the device of the flow."""
 
     def __init__(self, domains: Sequence[Domain]) -> None:
         super().__init__()
@@ -278,20 +270,23 @@ class _Limits(nn.Module):
         self._any = any(map(math.isfinite, low))
 
     def clip(self, x: Tensor) -> Tensor:
-        """Clamp the values of points, leaving derivatives as they are."""
+        """Clamp the values of points, but keep their derivatives."""
         return with_value(x, torch.clamp(x, self.low(x), self.high(x))) if self._any else x
 
     def hold(self, least: Tensor, most: Tensor) -> bool:
-        """Whether values from least to most, (d,) each, are certainly inside, and no NaN."""
+        """Whether all values from least to most, (d,) each, are inside and not NaN."""
         return bool(((least >= self.low(least)) & (most <= self.high(most))).all())
 
 
+def check_coordinates(number: int, coupling: Coupling | CouplingConfig, dim: int) -> None:
+    """Raise ``ValueError`` if a coupling uses a coordinate that does not exist."""
+    last = max(*coupling.transformed, *coupling.read, 0)
+    if last >= dim:
+        raise ValueError(f"coupling {number} uses coordinate {last}, but there are {dim}, counted from 0.")
+
+
 def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) -> None:
-    indices = [*coupling.transformed, *coupling.read]
-    if max(indices) >= len(domains):
-        raise ValueError(
-            f"coupling {number} uses coordinate {max(indices)}, but there are {len(domains)}, counted from 0."
-        )
+    check_coordinates(number, coupling, len(domains))
     for i, f in zip(coupling.transformed, coupling.transforms, strict=True):
         if f.domain != domains[i]:
             raise ValueError(
@@ -303,7 +298,7 @@ def _check_coupling(number: int, coupling: Coupling, domains: Sequence[Domain]) 
 def in_chunks(
     function: Callable[..., Tensor], x: Tensor, *context: Tensor | None, point_axes: int = 1
 ) -> Tensor:
-    """A function of points (n, ...) and context, `CHUNK` points at a time where no gradients are wanted."""
+    """Apply a function to points (n, ...) and context; without gradients, `CHUNK` points at a time."""
     whole = x.ndim != 1 + point_axes or len(x) <= CHUNK
     if whole or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(x, *context)

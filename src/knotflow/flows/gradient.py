@@ -1,4 +1,4 @@
-"""A function of points and its gradient from one pass, whoever asks."""
+"""Values and gradients of a function of points in one pass, in every mode of torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def with_gradient(
 ) -> tuple[Tensor, Tensor]:
     r"""Values $f(x_i)$ and gradients $\partial f / \partial x_i$, both differentiable.
 
-    Plain autograd is the fastest on a CPU. Inside ``torch.func``, ``torch.compile`` and inference mode it
-    cannot be called, and ``torch.func.grad`` does the same.
+    Plain autograd is fastest on a CPU. It cannot be called inside ``torch.func``, ``torch.compile`` and
+    inference mode; there ``torch.func.grad`` does the same.
 
     Args:
-        function: maps points to numbers (...), each point on its own.
+        function: maps points to numbers (...), each point independently.
         x: the points.
-        others: what else the function depends on. If none of it and not ``x`` needs gradients, or these are
-            turned off, the results record no graph.
+        others: other tensors on which the function depends. If neither these nor ``x`` require gradients, or
+            gradients are turned off, the results record no graph.
     """
     leaf = None if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() else _leaf(x)
     if leaf is None:
@@ -41,7 +41,7 @@ def with_gradient(
 
 
 def _leaf(x: Tensor) -> Tensor | None:
-    """The points, to be differentiated by; None inside ``torch.func``, which does not allow it."""
+    """The points as a leaf to differentiate by; None inside ``torch.func``, which does not allow it."""
     try:
         return x.detach().requires_grad_()
     except RuntimeError:

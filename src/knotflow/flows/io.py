@@ -1,4 +1,4 @@
-"""Model files: weights and configuration in one ``.safetensors``; nothing is ever unpickled."""
+"""Model files: weights and configuration in one ``.safetensors`` file; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def save(flow: Flow, path: str | Path, **notes: Any) -> None:
     """Write a flow to a ``.safetensors`` file, with its configuration and notes (anything JSON can hold).
 
     Raises:
-        ValueError: if the flow was put together from couplings by hand and so has no configuration.
+        ValueError: if the flow was made of couplings by hand, and so has no configuration.
     """
     if flow.config is None:
         raise ValueError(
@@ -34,7 +34,7 @@ def save(flow: Flow, path: str | Path, **notes: Any) -> None:
 
 
 def load(path: str | Path, device: str = "cpu") -> Flow:
-    """Read a flow that `save` wrote, in the dtype in which it was saved."""
+    """Read a flow that `save` wrote, in its saved dtype."""
     tensors, metadata = _read(Path(path), device)
     try:
         flow = FlowConfig.read(json.loads(metadata["config"])).build()
@@ -51,7 +51,7 @@ def load(path: str | Path, device: str = "cpu") -> Flow:
 
 
 def notes(path: str | Path) -> dict[str, Any]:
-    """What was noted in a model file, without reading its weights."""
+    """The notes in a model file, without reading its weights."""
     found: dict[str, Any] = json.loads(_read(Path(path), "cpu", weights=False)[1].get("notes", "{}"))
     return found
 

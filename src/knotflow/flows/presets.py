@@ -1,4 +1,4 @@
-"""Flows for molecules that need no further choices, by name."""
+"""Flows for molecules: the flow of the paper, and flows fitted to data."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from knotflow.transforms import FAMILIES, Circle, Domain, Interval, Line
 Preset = Literal["best", "quick", "paper"]
 
 BOND_LIMITS = (0.05, 0.3)
-"""Of the paper, in nm."""
+"""Limits of bonds in the paper, in nm."""
 ANGLE_LIMITS = (0.15 * math.pi, math.pi)
-"""Of the paper."""
+"""Limits of angles in the paper."""
 
 STIFF = 0.35
-"""A torsion whose circular standard deviation (rad) is below this never turns: it lives on a line."""
+"""A torsion with a circular standard deviation (rad) below this does not turn over: it gets a line."""
 REACH = 5.0
-"""Splines on a line reach so many standard deviations to each side; beyond, maps are affine."""
+"""Splines on a line reach this many standard deviations to each side; beyond, maps are affine."""
 RQ_FLOOR = 1e-3
-"""Of the paper's rational-quadratic splines: what Durkan et al. (NeurIPS 2019) and the libraries have."""
+"""Floors of the paper's rational-quadratic splines, as in Durkan et al. (NeurIPS 2019) and libraries."""
 DENSITY_FLOOR = 1e-6
-"""Of the paper's B-splines (least rise) and bumps (least slope, as Köhler et al., NeurIPS 2021, have it
-for this molecule). It is the density where there are no data, and so limits the height of the walls that keep
-molecules together when they move on the flow: with 1e-4, bonds and angles leak over them."""
+"""Floor of the paper's B-splines (smallest rise) and bumps (smallest slope; Köhler et al., NeurIPS 2021, have
+it for this molecule). It is the density where there are no data. So it limits the height of the walls that
+keep molecules intact in dynamics on the flow: with 1e-4, bonds and angles leak over them."""
 MARGIN = 8.0
-"""So many standard deviations must fit between the mean of a bond or angle and its physical limits."""
+"""Standard deviations that must fit between the mean of a bond or angle and its physical limits."""
 
 
 def paper_flow(
@@ -43,19 +43,19 @@ def paper_flow(
     order: int = 4,
     min_width: float | None = None,
 ) -> FlowConfig:
-    """The flow of Hong & Chun (AAAI 2023) for a molecule: for alanine dipeptide, with its parameter counts.
+    """The flow of Hong & Chun (AAAI 2023), for alanine dipeptide with the published numbers of parameters.
 
     Bonds live on [0.05, 0.3] nm, angles on [0.15π, π], torsions on the circle, with a uniform base. Bonds are
-    transformed given angles and torsions, angles given torsions, and each half of the torsions (the first and
-    the second in the order of the z-matrix) given the other, twice. Networks have two hidden layers of 64 and
-    sine activations; those of "bump" are three, for weights, shapes and the rest.
+    transformed given angles and torsions, and angles given torsions. The two halves of the torsions, in the
+    order of the z-matrix, are transformed given each other, twice. Networks have two hidden layers of 64 with
+    sine activations; "bump" has three networks, for weights, shapes and the rest.
 
     Args:
-        coordinates: of the molecule; at least five atoms, so that there are two torsions.
-        family: "bspline", "rq" or "bump", with the paper's floors; any other registered one with its own.
-        bins: bins or components; by default those of the paper, 32, 16 and 8.
-        order: of B-splines.
-        min_width: least width of a bin of B-splines, as a fraction of the whole; by default a tenth of an
+        coordinates: coordinates of a molecule of at least five atoms, so that there are two torsions.
+        family: "bspline", "rq" or "bump", with the paper's floors; any other family with its own.
+        bins: bins or components; by default 32, 16 and 8 as in the paper.
+        order: order of B-splines.
+        min_width: smallest width of a bin of B-splines, as a fraction of the whole; by default a tenth of an
             equal share, which keeps force matching stable. The paper has 1e-6.
     """
     n = coordinates.n_coordinates
@@ -64,14 +64,11 @@ def paper_flow(
     )
     if len(torsions) < 2:
         raise ValueError(
-            f"the paper's flow splits torsions in two halves and needs at least 5 atoms, got "
+            f"the paper's flow splits the torsions into two halves and needs at least 5 atoms, got "
             f"{coordinates.n_atoms}; use the preset best or quick."
         )
-    domains: list[Domain] = [
-        *[Interval(*BOND_LIMITS)] * len(bonds),
-        *[Interval(*ANGLE_LIMITS)] * len(angles),
-        *[Circle(-math.pi, math.pi)] * len(torsions),
-    ]
+    domains: list[Domain] = [Interval(*BOND_LIMITS)] * len(bonds)
+    domains += [Interval(*ANGLE_LIMITS)] * len(angles) + [Circle(-math.pi, math.pi)] * len(torsions)
     half = len(torsions) // 2
     first, second = torsions[:half], torsions[half:]
     parts = [(bonds, angles + torsions), (angles, torsions), *[(second, first), (first, second)] * 2]
@@ -79,7 +76,7 @@ def paper_flow(
     if family == "bump":
         conditioner["networks"] = [1, 1, 3]
     floors: dict[str, dict[str, Any]] = {
-        # The published parametrisation has the published number of parameters.
+        # The published parametrisation gives the published numbers of parameters.
         "bspline": {"parametrisation": {"kind": "paper", "min_width": min_width, "min_rise": DENSITY_FLOOR}},
         "rq": dict.fromkeys(("min_width", "min_height", "min_slope"), RQ_FLOOR),
         "bump": {"min_slope": DENSITY_FLOOR},
@@ -101,22 +98,22 @@ def molecular_flow(
 ) -> FlowConfig:
     """A flow fitted to the shape of a molecule's data.
 
-    Stiff coordinates, which are all bonds and angles and the torsions that never turn, live on lines: they
-    are standardised by their means and deviations, have a normal base, and are moved and scaled before their
-    splines, all given other coordinates. Torsions that turn live on circles. In every round a part of the
-    stiff coordinates is transformed given the rest and all turning torsions, then the other part; at the end
-    the turning torsions are, given each other and the rest. Parts follow the binary digits of the
-    coordinates' numbers, so that any two coordinates meet.
+    Stiff coordinates are all bonds and angles, and the torsions that do not turn over. They live on lines:
+    they are standardised by their means and deviations, have a normal base, and are shifted and scaled before
+    their splines, all given other coordinates. Torsions that turn live on circles. In every round a part of
+    the stiff coordinates is transformed given the rest and all turning torsions, then the other part. At the
+    end the turning torsions are transformed, given each other and all stiff coordinates. Parts follow
+    `halves`, so that any two coordinates meet.
 
     Args:
-        coordinates: of the molecule.
-        q: coordinates of training data, (frames, n).
-        rounds: of couplings between stiff coordinates, and between turning torsions.
-        hidden: widths of the networks.
+        coordinates: coordinates of the molecule.
+        q: training data in these coordinates, (frames, n).
+        rounds: rounds of couplings between stiff coordinates, and between turning torsions.
+        hidden: widths of the hidden layers.
         family: transforms of the turning torsions.
-        bins: bins or components of the turning torsions, by default those of `FAMILIES`.
+        bins: bins or components of the turning torsions; by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
-        order: of all B-splines.
+        order: order of all B-splines.
     """
     domains = fitted_domains(coordinates, q)
     stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
@@ -131,40 +128,35 @@ def molecular_flow(
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
-    """Domains of coordinates that suit data: lines for what is stiff, circles for torsions that turn.
+    """Domains that suit data: lines for stiff coordinates, circles for torsions that turn.
 
-    A bond or angle that comes close to a physical limit, as the angle of a linear group does, gets the
+    A bond or angle that comes close to a physical limit, such as the angle of a linear group, gets the
     interval between the limits.
     """
-    q = q.double()
-    turns = torch.exp(1j * q[:, coordinates.torsions])
-    centres, lengths = turns.mean(0).angle().tolist(), turns.mean(0).abs()
-    spreads = torch.sqrt(-2 * torch.log(lengths.clamp(1e-12, 1.0))).tolist()
-    means, deviations = q.mean(0).tolist(), q.std(0).tolist()
-    first_torsion = coordinates.torsions.start
+    q, first_torsion = q.double(), coordinates.torsions.start
+    turns = torch.exp(1j * q[:, coordinates.torsions]).mean(0)
+    circular = torch.sqrt(-2 * torch.log(turns.abs().clamp(1e-12, 1.0)))
+    means = torch.cat([q.mean(0)[:first_torsion], turns.angle()]).tolist()
+    spreads = torch.cat([q.std(0)[:first_torsion], circular]).clamp(min=1e-6).tolist()
     domains: list[Domain] = []
-    for i in range(coordinates.n_coordinates):
-        torsion = i >= first_torsion
-        mean = centres[i - first_torsion] if torsion else means[i]
-        spread = max(spreads[i - first_torsion] if torsion else deviations[i], 1e-6)
-        if torsion:
-            stiff = spread < STIFF
-            whole: Domain = Circle(-math.pi, math.pi)
-        else:
-            low, high = (0.0, math.inf) if i < coordinates.angles.start else (0.0, math.pi)
-            stiff = low + MARGIN * spread < mean < high - MARGIN * spread
-            whole = Interval(0.02, 1.0) if i < coordinates.angles.start else Interval(0.0, math.pi)
+    for i, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        whole: Domain = Circle(-math.pi, math.pi)
+        stiff = spread < STIFF
+        if i < first_torsion:
+            bond = i < coordinates.angles.start
+            whole, limit = (Interval(0.02, 1.0), math.inf) if bond else (Interval(0.0, math.pi), math.pi)
+            stiff = MARGIN * spread < mean < limit - MARGIN * spread
         domains.append(Line(mean - REACH * spread, mean + REACH * spread) if stiff else whole)
     return domains
 
 
 def _family(name: str, size: int | None, order: int, **more: Any) -> dict[str, Any]:
-    """The configuration of a family of a size, with those of the other options that it has."""
+    """The table of a family of a given size, with those of the other options that it knows."""
     if name not in FAMILIES:
         raise ValueError(f"the families of transforms are {', '.join(FAMILIES)}; got {name!r}.")
     family = FAMILIES[name]
     if size is not None and family.size is None:
-        raise ValueError(f"the family {name} has no bins or components to choose; leave it out, got {size}.")
+        raise ValueError(f"the family {name} has no bins or components; leave the number out, got {size}.")
     known = {field.name for field in fields(family.kind)}
     options: dict[Any, Any] = {**more, "order": order, family.size: family.usual if size is None else size}
     return {"family": name, **{key: value for key, value in options.items() if key in known}}
@@ -175,7 +167,7 @@ def _config(
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
 ) -> FlowConfig:
-    """Couplings between pairs, the pairs of each layer with a transform of their own."""
+    """The configuration of layers, each of which has pairs and their transform."""
     couplings = []
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})

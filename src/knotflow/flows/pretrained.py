@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parents[1] / "models"
-"""Model files, each with a card of the same name, ``.md``: data, training, measures."""
+"""Model files, each with a card (``.md``) of the same name on its data, training and measures."""
 
 
 def pretrained_names() -> list[str]:
@@ -15,7 +15,7 @@ def pretrained_names() -> list[str]:
 
 
 def pretrained_file(name: str) -> Path:
-    """The file of a model that comes with the package; its card is beside it.
+    """The file of a model that comes with the package; its card is next to it.
 
     Raises:
         ValueError: if there is no such model.

@@ -1,4 +1,4 @@
-"""The samples of a seed, as many as one wants, without those of the wrong handedness."""
+"""Any number of samples from a seed, without those of the wrong handedness."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.transforms.base import check_count
 
 BLOCK: Final = 1000
-"""Candidates drawn at once. Larger blocks are no faster on a CPU, and need more memory."""
+"""Candidates drawn at once. Larger blocks are not faster on a CPU, and need more memory."""
 PATIENCE: Final = 100
-"""Blocks after which a model must have given samples that can be kept..."""
+"""Number of blocks after which `LEAST_SHARE` is checked."""
 LEAST_SHARE: Final = 1e-3
-"""...at least so many of its candidates."""
+"""Smallest fraction of candidates that a usable model must let through."""
 
 
 class Sampler:
     r"""Draws molecules from a generator: one endless sequence for each seed.
 
-    Candidates come in blocks of `BLOCK`, all from one random generator. Those with a stereocentre of the
-    wrong handedness are left out, and so are those that are not finite, should there be any. `take` gives
-    what comes next of the rest: the first n samples are the same, bit for bit, however they are asked for.
+    Candidates are drawn in blocks of `BLOCK` from one random generator. Those with a stereocentre of the
+    wrong handedness are left out, and so are any that are not finite. `take` returns the next samples: the
+    first n samples are the same, bit for bit, in whatever portions they are taken.
 
-    Without mirror images the samples have the density $p(x) / P$ on the structures of the right handedness,
-    with the unknown constant $P$, the probability of that handedness; ``1 - mirrored / drawn`` estimates it.
-    Log-densities are given as $\log p(x)$, without that constant, which cancels from all weights.
+    Without mirror images the samples have the density $p(x) / P$ on structures of the right handedness. The
+    constant $P$, the probability of that handedness, is unknown; ``1 - mirrored / drawn`` estimates it.
+    Log-densities are $\log p(x)$, without that constant, which cancels from all weights.
 
     Args:
         model: The generator; its dtype and device are used.
-        seed: Of the random generator.
-        keep_mirrored: Whether to keep samples of any handedness.
+        seed: Seed of the random numbers.
+        keep_mirrored: Keep samples of any handedness.
     """
 
     def __init__(self, model: BoltzmannGenerator, seed: int = 0, *, keep_mirrored: bool = False) -> None:
@@ -44,9 +44,9 @@ class Sampler:
         self.drawn = 0
         """Candidates drawn so far."""
         self.mirrored = 0
-        """Those of them that have a stereocentre of the wrong handedness."""
+        """Candidates with a stereocentre of the wrong handedness."""
         self.not_finite = 0
-        """Those of them with a position or log-density that is infinite or NaN."""
+        """Candidates with a position or log-density that is infinite or NaN."""
         self._kept = 0
 
     def take(self, n: int) -> tuple[Tensor, Tensor]:
@@ -56,18 +56,15 @@ class Sampler:
             ValueError: if hardly any candidate can be kept.
         """
         check_count("n", n, 0)
-        x, log_prob, ready = [self._x], [self._log_prob], len(self._x)
-        while ready < n:
-            more = self._block()
-            x.append(more[0])
-            log_prob.append(more[1])
-            ready += len(more[0])
-        whole, densities = torch.cat(x), torch.cat(log_prob)
-        self._x, self._log_prob = whole[n:].clone(), densities[n:].clone()
-        return whole[:n], densities[:n]
+        parts = [(self._x, self._log_prob)]
+        while sum(len(x) for x, _ in parts) < n:
+            parts.append(self._block())
+        x, log_prob = (torch.cat(part) for part in zip(*parts, strict=True))
+        self._x, self._log_prob = x[n:].clone(), log_prob[n:].clone()
+        return x[:n], log_prob[:n]
 
     def _block(self) -> tuple[Tensor, Tensor]:
-        """Those of one more block that are kept."""
+        """The samples to keep of one more block."""
         x, log_prob = self.model.sample_and_log_prob(BLOCK, generator=self._generator)
         finite = x.isfinite().all(-1).all(-1) & log_prob.isfinite()
         right = self.model.chirality.matches(x)

@@ -1,7 +1,7 @@
-"""Dataclasses in configurations: a table of their fields, with a key that names the class.
+"""Dataclasses in configurations, as tables of their fields with a key that names the class.
 
-Everything is read off the dataclass: names of fields, types and defaults. ``Interval(0.0, 2.0)`` in a file is
-``{"kind": "interval", "low": 0.0, "high": 2.0}``.
+Names, types and defaults of the fields are read from the dataclass. ``Interval(0.0, 2.0)`` is
+``{"kind": "interval", "low": 0.0, "high": 2.0}`` in a file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Model = TypeVar("Model", bound=Config)
 def model_of(
     cls: type, base: type[Model], tag: str, name: str, types: Mapping[type, Any], *, without: str = ""
 ) -> type[Model]:
-    """The configuration of a dataclass: its fields, and its name.
+    """The configuration class of a dataclass, with its fields and its name.
 
     Args:
         cls: The dataclass.
-        base: What the configuration derives from.
-        tag: The key of the name.
+        base: Base class of the configuration.
+        tag: Key that holds the name.
         name: The name.
-        types: Types to be used in the place of others that pydantic cannot read.
+        types: Replacements for types that pydantic cannot read.
         without: A field that is not part of the configuration.
     """
     hints = get_type_hints(cls)
@@ -43,7 +43,7 @@ def model_of(
 
 
 def tagged(tag: str, classes: Mapping[str, type]) -> Any:
-    """The type of a field that holds an instance of one of some dataclasses, in files as a table."""
+    """The type of a field that holds an instance of one of these dataclasses; a table in files."""
     models = {name: model_of(cls, Config, tag, name, {}) for name, cls in classes.items()}
     names = {cls: name for name, cls in classes.items()}
 

@@ -1,4 +1,4 @@
-"""Z-matrices, and Cartesian to internal coordinates and back; pure torch."""
+"""Z-matrices, and maps between Cartesian and internal coordinates, in pure torch."""
 
 from knotflow.geometry.along_bonds import zmatrix_along_bonds
 from knotflow.geometry.audit import Audit, audit

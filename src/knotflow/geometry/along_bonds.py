@@ -1,4 +1,4 @@
-"""A z-matrix for any molecule, along its chemical bonds."""
+"""Z-matrices for any molecule, along its chemical bonds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from knotflow.geometry.graph import Bonds, bonds_between, check_connected, check
 from knotflow.geometry.zmatrix import Row, ZMatrix
 
 BENT = 0.2
-"""Three atoms count as lying on a line if the sine of their angle is smaller (less than 12 degrees)."""
+"""Three atoms count as collinear if the sine of their angle is smaller (within 12 degrees of a line)."""
 HOPELESS = 0.02
-"""Below this sine no angle or torsion is measured."""
+"""No angle or torsion is measured at a sine below this."""
 
 
 def zmatrix_along_bonds(
@@ -28,27 +28,27 @@ def zmatrix_along_bonds(
 
     The frame is a bent chain of three heavy atoms at the centre of the molecule. From there the atoms are
     placed outwards along a shortest spanning tree of the bonds (bonds that close a ring are left out), heavy
-    atoms before hydrogens. Let atom i hang on p, and p on g:
+    atoms before hydrogens. Let p be the parent of atom i in the tree, and g the parent of p:
 
     - The first atom around the bond p-g, the one with most atoms behind it, takes a *proper torsion*
-      i-p-g-t, where g hangs on t. So every rotatable bond has exactly one (a bond of a ring at most one).
-    - All others are *siblings*: with f the neighbour of p that was placed first, their torsion i-p-g-f
-      only measures how the substituents of p lie to each other, near 180° at planar and ±120° at
-      tetrahedral atoms.
+      i-p-g-t, where t is the parent of g. So every rotatable bond has exactly one (a ring bond at most one).
+    - All others are *siblings*. With f the neighbour of p that was placed first, their torsion i-p-g-f only
+      measures how the substituents of p are arranged: near 180° at planar and ±120° at tetrahedral atoms.
 
-    Where three atoms lie on a line (nitriles, alkynes), which ``positions`` tell, neither an angle of 180°
-    nor a torsion against the line is used: these atoms come last and refer to the nearest atoms that
-    do not lie on it, bonded or not.
+    Where three atoms are collinear in ``positions`` (nitriles, alkynes), neither an angle of 180° nor a
+    torsion against the line is used. These atoms come last, and refer to the nearest atoms off the line,
+    bonded or not.
 
     Args:
         n_atoms: Number of atoms.
         bonds: Pairs of bonded atoms, numbered from 0.
-        positions: One structure of shape ``(atoms, 3)``, or several, in any unit of length: an angle must be
+        positions: One structure of shape ``(atoms, 3)`` or several, in any unit of length. An angle must be
             bent in all of them.
-        elements: Symbol of every atom, to tell hydrogens; without it all atoms count as heavy.
+        elements: Symbol of every atom, to identify hydrogens; without it all atoms count as heavy.
 
     Raises:
-        ValueError: if the atoms are too few, not joined by bonds or all on a line, or the input does not fit.
+        ValueError: if there are too few atoms, they are not all connected or all on a line, or the input
+            does not fit.
     """
     if n_atoms < 3:
         raise ValueError(f"a z-matrix needs at least 3 atoms, got {n_atoms}.")
@@ -78,11 +78,10 @@ class _Builder:
         while waiting:
             before = len(rows)
             for atom in waiting:
-                row = self._regular(atom)
-                if row is not None:
+                if (row := self._regular(atom)) is not None:
                     rows.append(row)
                     self.placed[atom] = len(self.placed)
-            if len(rows) == before:  # what is left hangs on lines: all other atoms can help to place it
+            if len(rows) == before:  # only atoms on lines are left: any placed atom may be a reference
                 atom = next(atom for atom in waiting if self.parent[atom] in self.placed)
                 rows.append(self._exception(atom))
                 self.placed[atom] = len(self.placed)
@@ -90,7 +89,7 @@ class _Builder:
         return ZMatrix(self.frame, tuple(rows))
 
     def _central_frame(self) -> tuple[int, int, int]:
-        """Chain of bonds with no hydrogen or end of a branch, if possible, and the shortest ways outwards."""
+        """Bent chain, if possible without hydrogens or ends of branches, with the shortest paths outwards."""
 
         def rank(chain: tuple[int, int, int]) -> tuple[object, ...]:
             way = self.steps[list(chain)].min(0)
@@ -110,7 +109,7 @@ class _Builder:
         return min(bent, key=rank)
 
     def _tree(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The atom on which each atom hangs, and how many bonds it is away from the frame."""
+        """The parent of each atom, and its distance from the frame in bonds."""
         a, b, c = self.frame
         parent, depth = {a: b, b: a, c: b}, {a: 0, b: 0, c: 0}
         queue = [b, a, c]
@@ -122,7 +121,7 @@ class _Builder:
         return parent, depth
 
     def _atoms_behind(self) -> list[int]:
-        """Size of the branch that hangs on each atom."""
+        """Number of atoms in the branch behind each atom."""
         behind = [0] * len(self.near)
         for atom in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
             if atom not in self.frame:
@@ -130,39 +129,33 @@ class _Builder:
         return behind
 
     def _regular(self, i: int) -> Row | None:
-        """The row of the docstring, or None as long as an atom is missing or lies on a line."""
+        """The regular row of an atom, or None if a reference is not placed yet or atoms are collinear."""
         p = self.parent[i]
         g = self.parent[p]
         if p not in self.placed:
             return None
         siblings = [atom for atom in self.near[p] if atom in self.placed and atom != g]
-        if siblings:
-            t = min(siblings, key=self.placed.__getitem__)
-        else:
-            t = self.parent[g] if self.parent[g] != p else self.frame[2]
+        proper = self.parent[g] if self.parent[g] != p else self.frame[2]
+        t = min(siblings, key=self.placed.__getitem__, default=proper)
         bent = sine(self.x, i, p, g) >= BENT and sine(self.x, p, g, t) >= BENT
         return (i, p, g, t) if bent else None
 
     def _exception(self, i: int) -> Row:
-        """The nearest references that do not lie on a line with each other, or those that do so least."""
+        """The row with the nearest references that are not collinear, or else the most bent ones."""
+        p = self.parent[i]
+        references = [k for k in self.placed if k != p]
+        pairs = [(k, t) for k in references if sine(self.x, i, p, k) > HOPELESS for t in references if t != k]
+        pairs.sort(key=lambda pair: (self.steps[p, pair[0]] + self.steps[p, pair[1]], self.steps[p, pair[0]]))
         best, row = HOPELESS, None
-        for candidate in self._candidates(i):
-            bend = min(sine(self.x, *candidate[:3]), sine(self.x, *candidate[1:]))
+        for k, t in pairs:
+            bend = min(sine(self.x, i, p, k), sine(self.x, p, k, t))
             if bend >= BENT:
-                return candidate
+                return i, p, k, t
             if bend > best:
-                best, row = bend, candidate
+                best, row = bend, (i, p, k, t)
         if row is None:
             raise ValueError(
                 f"atom {i} lies on a line with all atoms placed before it, so no angle and torsion can place "
                 "it; give positions of a bent structure."
             )
         return row
-
-    def _candidates(self, i: int) -> list[Row]:
-        """Rows with any placed references, those with references near the atom first."""
-        p = self.parent[i]
-        references = [k for k in self.placed if k != p]
-        pairs = [(k, t) for k in references if sine(self.x, i, p, k) > HOPELESS for t in references if t != k]
-        pairs.sort(key=lambda pair: (self.steps[p, pair[0]] + self.steps[p, pair[1]], self.steps[p, pair[0]]))
-        return [(i, p, k, t) for k, t in pairs]

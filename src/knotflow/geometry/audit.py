@@ -1,4 +1,4 @@
-"""Is a z-matrix a good one for a molecule, and for data of it?"""
+"""Checks whether a z-matrix suits a molecule and its data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from knotflow.geometry.graph import Bonds, checked_positions, neighbours, sine
 from knotflow.geometry.zmatrix import Row, ZMatrix
 
 COLLINEAR = 0.05
-"""An angle is a problem if its sine ever gets smaller: within 3 degrees of a line."""
+"""An angle is a problem if its sine ever drops below this: within 3 degrees of a line."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What `audit` found; ``print`` it to read it."""
+    """The findings of `audit`; ``print`` them for a summary."""
 
     n_atoms: int
     """Number of atoms, each placed exactly once."""
@@ -28,17 +28,17 @@ class Audit:
     reference_sine: float
     """Smallest sine of an angle j-k-l that a torsion refers to, over all rows and frames (1 without rows)."""
     worst_reference: Row | None
-    """The row in which it occurs."""
+    """The row where it occurs."""
     angle_sine: float
     """Smallest sine of an angle that is itself a coordinate."""
     worst_angle: tuple[int, int, int]
     """The atoms of that angle."""
     proper_torsions: dict[tuple[int, int], int]
-    """Number of proper torsions around each rotatable bond (both its ends have another neighbour)."""
+    """Number of proper torsions around each rotatable bond (both ends have another neighbour)."""
     sibling_torsions: int
     """Number of torsions i-j-k-l measured against a neighbour l of j."""
     problems: tuple[str, ...]
-    """What is wrong, one sentence each."""
+    """The problems, one sentence each."""
 
     @property
     def ok(self) -> bool:
@@ -62,8 +62,8 @@ class Audit:
 def audit(zmatrix: ZMatrix, positions: ArrayLike | torch.Tensor, bonds: Bonds) -> Audit:
     """Check a z-matrix against the bonds of a molecule and against data.
 
-    Problems are references that do not follow the bonds although bent ones do (coordinates are then broad and
-    depend on each other), several proper torsions around one bond (they move together), and angles that
+    Problems are references that do not follow the bonds although bent ones exist (coordinates are then broad
+    and depend on each other), several proper torsions around one bond (they move together), and angles that
     come close to a line (torsions against it lose their meaning and their digits).
 
     Args:
@@ -78,11 +78,24 @@ def audit(zmatrix: ZMatrix, positions: ArrayLike | torch.Tensor, bonds: Bonds) -
     references = {row: sine(x, *row[1:]) for row in zmatrix.rows}
     worst_angle = min(angles, key=angles.__getitem__)
     worst_reference = min(references, key=references.__getitem__, default=None)
-    proper = {(i, j): 0 for i, around in enumerate(near) for j in around if i < j and _rotatable(near, i, j)}
+    branching = [len(around) > 1 for around in near]
+    bonded = [(i, j) for i, around in enumerate(near) for j in around if i < j]
+    proper = {(i, j): 0 for i, j in bonded if branching[i] and branching[j]}
     for i, j, k, l in zmatrix.rows:
         if i in near[j] and j in near[k] and k in near[l] and l not in near[j]:
             proper[min(j, k), max(j, k)] += 1
-    problems = [*_strays(zmatrix, near, x), *_redundant(proper), *_collinear(references, angles)]
+    problems = list(_strays(zmatrix, near, x))
+    for (i, j), count in proper.items():
+        if count > 1:
+            problems.append(f"{count} proper torsions turn with the bond {i}-{j}; one and siblings would do.")
+    for (i, j, k, l), value in references.items():
+        if value < COLLINEAR:
+            problems.append(
+                f"the torsion {i}-{j}-{k}-{l} refers to a line: {j}-{k}-{l} has sine {value:.2g}."
+            )
+    for (i, j, k), value in angles.items():
+        if value < COLLINEAR:
+            problems.append(f"the angle {i}-{j}-{k} comes close to a line: sine {value:.2g}.")
     return Audit(
         n_atoms=zmatrix.n_atoms,
         along_bonds=float(np.mean([_along(near, row) for row in zmatrix.rows])) if zmatrix.rows else 1.0,
@@ -96,43 +109,24 @@ def audit(zmatrix: ZMatrix, positions: ArrayLike | torch.Tensor, bonds: Bonds) -
     )
 
 
-def _rotatable(near: list[list[int]], i: int, j: int) -> bool:
-    return len(near[i]) > 1 and len(near[j]) > 1
-
-
 def _along(near: list[list[int]], row: Row) -> bool:
     i, j, k, l = row
     return j in near[i] and k in near[j] and (l in near[j] or l in near[k])
 
 
 def _strays(zmatrix: ZMatrix, near: list[list[int]], x: NDArray[np.float64]) -> Iterator[str]:
-    """Rows that leave the bonds without need; around linear groups they have to."""
+    """Rows that leave the bonds without need; rows around linear groups have to."""
     a, b, c = zmatrix.frame
     if a not in near[b] or c not in near[b]:
-        yield f"the frame {a}, {b}, {c} is no chain of bonds."
+        yield f"the frame {a}, {b}, {c} is not a chain of bonds."
     for row in zmatrix.rows:
         i, j, k, l = row
         if _along(near, row):
             continue
         if j not in near[i]:
-            yield f"atom {i} hangs on atom {j}, to which it is not bonded."
+            yield f"atom {i} takes its bond from atom {j}, to which it is not bonded."
         elif k not in near[j]:
             if near[j] == [i] or any(sine(x, i, j, n) >= BENT for n in near[j] if n != i):
                 yield f"atom {i} takes its angle from atom {k}, which is not bonded to atom {j}."
         elif any(sine(x, j, k, n) >= BENT for n in near[k] if n not in (i, j)):
             yield f"atom {i} takes its torsion from atom {l}, which is bonded to neither {j} nor {k}."
-
-
-def _redundant(proper: dict[tuple[int, int], int]) -> Iterator[str]:
-    for (i, j), count in proper.items():
-        if count > 1:
-            yield f"{count} proper torsions turn with the bond {i}-{j}, one and its siblings would do."
-
-
-def _collinear(references: dict[Row, float], angles: dict[tuple[int, int, int], float]) -> Iterator[str]:
-    for (i, j, k, l), value in references.items():
-        if value < COLLINEAR:
-            yield f"the torsion {i}-{j}-{k}-{l} is measured against a line: sine {value:.2g} of {j}-{k}-{l}."
-    for atoms, value in angles.items():
-        if value < COLLINEAR:
-            yield f"the angle {'-'.join(map(str, atoms))} comes close to a line: sine {value:.2g}."

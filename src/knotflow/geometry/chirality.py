@@ -1,4 +1,4 @@
-"""Stereocentres of a molecule, and whether samples have the handedness they should have."""
+"""Stereocentres of a molecule, and whether samples have the right handedness."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from knotflow.geometry.graph import Bonds, checked_positions, neighbours
 def chiral_centres(n_atoms: int, bonds: Bonds, elements: Sequence[str]) -> tuple[int, ...]:
     """Atoms with exactly four bonded neighbours that are all different.
 
-    Atoms are told apart by refining colours (Weisfeiler and Lehman): the first colour of an atom is its
+    Atoms are distinguished by colour refinement (Weisfeiler and Lehman): the first colour of an atom is its
     element, each next one its colour together with those of its neighbours, until no class splits any more.
 
-    Limits: Bond orders and charges are not looked at. Two substituents that differ only by the handedness of
-    other centres count as the same. Centres with a lone pair (sulfoxides), axes and planes are not found.
+    Limits: Bond orders and charges are ignored. Two substituents that differ only in the handedness of other
+    centres count as equal. Centres with a lone pair (sulfoxides), axes and planes are not found.
     """
     if len(elements) != n_atoms:
         raise ValueError(f"expected one element for each of the {n_atoms} atoms, got {len(elements)}.")
@@ -43,7 +43,7 @@ class Chirality:
     r"""The handedness of every stereocentre of a molecule, as in a reference structure.
 
     With the neighbours 1 to 4 of a centre in ascending order, its handedness is the sign of the volume
-    $(x_1 - x_4) \cdot (x_2 - x_4) \times (x_3 - x_4)$: a mirror image changes it, no motion does.
+    $(x_1 - x_4) \cdot (x_2 - x_4) \times (x_3 - x_4)$. A mirror image changes it, rigid motions do not.
 
     Args:
         bonds: Pairs of bonded atoms, numbered from 0.

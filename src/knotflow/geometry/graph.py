@@ -1,8 +1,7 @@
-"""Bonds of a molecule as a graph of atoms."""
+"""The bonds of a molecule as a graph, and checks of positions."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ def neighbours(n_atoms: int, bonds: Bonds) -> list[list[int]]:
     """Bonded atoms of every atom, in ascending order.
 
     Raises:
-        ValueError: if a bond names an atom that is not there, or the same atom twice.
+        ValueError: if a bond names an atom that does not exist, or the same atom twice.
     """
     found: list[set[int]] = [set() for _ in range(n_atoms)]
     for i, j in bonds:
@@ -32,12 +31,11 @@ def neighbours(n_atoms: int, bonds: Bonds) -> list[list[int]]:
 
 
 def bonds_between(near: Sequence[Sequence[int]], start: int) -> NDArray[np.int64]:
-    """Number of bonds on the shortest way from ``start`` to every atom, -1 where there is none."""
+    """Number of bonds on the shortest path from ``start`` to every atom, -1 if there is none."""
     steps = np.full(len(near), -1)
     steps[start] = 0
-    queue = deque([start])
-    while queue:
-        atom = queue.popleft()
+    queue = [start]
+    for atom in queue:
         for other in near[atom]:
             if steps[other] < 0:
                 steps[other] = steps[atom] + 1
@@ -46,7 +44,7 @@ def bonds_between(near: Sequence[Sequence[int]], start: int) -> NDArray[np.int64
 
 
 def check_connected(near: Sequence[Sequence[int]]) -> None:
-    """Raise ``ValueError`` unless all atoms hang together by bonds."""
+    """Raise ``ValueError`` unless bonds connect all atoms."""
     first_atoms: list[int] = []
     seen = np.zeros(len(near), dtype=bool)
     while not seen.all():
@@ -54,7 +52,7 @@ def check_connected(near: Sequence[Sequence[int]]) -> None:
         seen |= bonds_between(near, first_atoms[-1]) >= 0
     if len(first_atoms) > 1:
         raise ValueError(
-            f"the bonds must join all atoms to one molecule, got {len(first_atoms)} fragments, with atoms "
+            f"the bonds must join all atoms into one molecule, got {len(first_atoms)} fragments, with atoms "
             f"{', '.join(map(str, first_atoms))}; add the missing bonds or treat the fragments one by one."
         )
 
@@ -81,7 +79,7 @@ def checked_positions(positions: ArrayLike | torch.Tensor, n_atoms: int) -> NDAr
 def sine(x: NDArray[np.float64], i: int, j: int, k: int) -> float:
     """Smallest sine of the angle i-j-k over frames ``x`` of shape ``(frames, atoms, 3)``.
 
-    It is 0 if the atoms lie on a line, or at the same place, in any frame.
+    It is 0 if in any frame the atoms are collinear or two of them coincide.
     """
     u, v = x[:, i] - x[:, j], x[:, k] - x[:, j]
     area = np.linalg.norm(np.cross(u, v), axis=-1)

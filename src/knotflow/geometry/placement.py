@@ -1,4 +1,4 @@
-"""Atoms in space from their bonds, angles and torsions, many at a time."""
+"""Placement of atoms from bonds, angles and torsions, many at a time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ Step = tuple[int, int]
 
 
 class Placement(nn.Module):
-    r"""Place the atoms of a z-matrix, one level of `ZMatrix.levels` after the other.
+    r"""Places the atoms of a z-matrix, one level of `ZMatrix.levels` after the other.
 
     A row i, j, k, l has the bond vector $d_i = x_i - x_j$. With $u$ and $n$ the unit vectors along
     $x_k - x_j$ and along $u \times (x_l - x_k)$,
 
     $$d_i = b \, (\cos\theta \; u + \sin\theta \cos\varphi \; n \times u - \sin\theta \sin\varphi \; n) .$$
 
-    Only bond vectors are carried from level to level, and reference vectors are sums of them along
-    the tree of bonds, so that digits are not lost far from the origin. Positions are summed up at the end.
-
-    **Standard pose**: the first atom of the frame lies at the origin, the second on the positive x axis, the
-    third in the x-y plane with y > 0.
+    Only bond vectors pass from level to level, and reference vectors are sums of them along the tree of
+    bonds, so that no digits are lost far from the origin. Positions are summed up at the end. They are in the
+    standard pose of `InternalCoordinates.inverse`.
     """
 
     _placing: Tensor
@@ -71,13 +69,13 @@ class _References(nn.Module):
     def __init__(self, rows: Sequence[Row], parents: Mapping[int, int], slots: Mapping[int, int]) -> None:
         super().__init__()
         axes = [_path(j, k, parents) for _, j, k, _ in rows]
-        # Only the plane j, k, l counts, so the shorter way to l will do: that of siblings starts at j.
+        # Only the plane j, k, l matters, so take the shorter path to l: for siblings it starts at j.
         far = [min(_path(k, l, parents), _path(j, l, parents), key=len) for _, j, k, l in rows]
         length = max(map(len, axes + far))
-        nothing = [(next(iter(slots)), 1)]  # the first atom of the frame: its vector is zero
+        nothing = [(next(iter(slots)), 1)]  # the first atom of the frame has a zero vector
         paths = [path + nothing * (length - len(path)) for path in axes + far]
         index = torch.tensor([[slots[atom] for atom, _ in path] for path in paths])
-        # Small integers take on the dtype of what they multiply, and no .to(dtype) changes them.
+        # Small integers adopt the dtype of the other factor, and .to(dtype) does not change them.
         sign = torch.tensor([[sign for _, sign in path] for path in paths], dtype=torch.int8)
         self.register_buffer("index", index.T.contiguous(), persistent=False)
         self.register_buffer("sign", sign.T.unsqueeze(-1).contiguous(), persistent=False)
@@ -99,7 +97,7 @@ def _path(start: int, end: int, parents: Mapping[int, int]) -> list[Step]:
 
 
 def _ancestry(atom: int, parents: Mapping[int, int]) -> list[int]:
-    """The atom, its bond reference, that one's ... as far as they have one."""
+    """The atom, its bond reference, the bond reference of that atom, and so on to the frame."""
     line = []
     while atom in parents:
         line.append(atom)
@@ -108,10 +106,10 @@ def _ancestry(atom: int, parents: Mapping[int, int]) -> list[int]:
 
 
 def _jumps(parents: list[int]) -> list[list[int]]:
-    """Slots to add, round by round, that turn vectors from parents into positions.
+    """Slots to add, round by round, to turn vectors from parents into positions.
 
     After r rounds each slot holds the sum over its nearest 2^r ancestors (itself included), so the number of
-    rounds is the logarithm of the depth of the tree. The first slot is its own parent and holds zero.
+    rounds is logarithmic in the depth of the tree. The first slot is its own parent and holds zero.
     """
     rounds = []
     while any(parents):
@@ -140,7 +138,7 @@ def _placed(local: Tensor, axis: Tensor, far: Tensor) -> Tensor:
 
 
 def _frame(bonds: Tensor, angle: Tensor) -> Tensor:
-    """Bond vectors of the frame in the standard pose; the one of its first atom is zero."""
+    """Bond vectors of the frame in the standard pose; that of its first atom is zero."""
     zero = torch.zeros_like(angle)
     x = torch.stack((zero, bonds[0], -bonds[1] * angle.cos()))
     y = torch.stack((zero, zero, bonds[1] * angle.sin()))

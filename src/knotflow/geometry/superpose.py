@@ -1,4 +1,4 @@
-"""Lay structures upon each other, as well as moving and turning can."""
+"""Superposition of structures by rigid motions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 def superposed(x: Tensor, onto: Tensor) -> Tensor:
-    r"""Move and turn each structure of ``x`` so that $\sum_a |R x_a + t - y_a|^2$ is smallest.
+    r"""Translate and rotate each structure of ``x`` so that $\sum_a |R x_a + t - y_a|^2$ is smallest.
 
     The rotation is that of Kabsch (1976): with the centred positions as columns of $X$ and $Y$ and the
     singular values $Y X^\top = U S V^\top$, it is $R = U \,\mathrm{diag}(1, 1, \det U V^\top)\, V^\top$.
-    Mirror images are not allowed, so structures of the other handedness stay apart. Use float64 to judge
+    Reflections are not allowed, so structures of different handedness stay apart. Use float64 to measure
     errors of float32.
 
     Args:
         x: Structures to move, shape ``(..., atoms, 3)``.
-        onto: Where to, the same shape and dtype.
+        onto: Target structures, of the same shape and dtype.
 
     Returns:
         The moved structures, shape of ``x``.

@@ -1,7 +1,7 @@
-"""Products of many vectors at once, given by their three components.
+"""Products of many vectors at once, stored as three components.
 
-A component holds whole rows of frames, shape ``(atoms, frames)``: on a CPU this is two to three times as fast
-as vectors of shape ``(frames, atoms, 3)``.
+A component has shape ``(atoms, frames)``. On a CPU this is two to three times as fast as vectors of shape
+``(frames, atoms, 3)``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""How bonds, angles and torsions change as atoms move: Wilson's vectors.
+r"""Derivatives of bonds, angles and torsions with respect to positions: Wilson's vectors.
 
 With the bond vector $d = x_i - x_j$, the axis $a = x_k - x_j$ and $f = x_l - x_k$ of a row i, j, k, l, unit
 vectors $\hat d$ and $\hat a$, $m = d \times a$ and $n = a \times f$,
@@ -12,8 +12,8 @@ $$\frac{\partial \varphi}{\partial d} = \frac{|a|}{|m|^2} m, \quad
   \frac{\partial \varphi}{\partial a} = -\frac{d \cdot a}{|a|^2} \frac{\partial \varphi}{\partial d}
   - \frac{f \cdot a}{|a|^2} \frac{\partial \varphi}{\partial f}$$
 
-(Wilson, Decius & Cross 1955, Molecular Vibrations, chapter 4; the last one because turning all three vectors
-changes no torsion). Vectors have the shape (3, rows, frames), see `knotflow.geometry.vectors`.
+(Wilson, Decius & Cross 1955, Molecular Vibrations, chapter 4; the last one because a rotation of all three
+vectors changes no torsion). Vectors have shape (3, rows, frames), see `knotflow.geometry.vectors`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from knotflow.geometry.vectors import cross, dot
+from knotflow.geometry.vectors import cross, dot, norm
 
 
 class Steps(NamedTuple):
     """Vectors between the atoms of all rows of a z-matrix, shape (3, rows, frames)."""
 
     bond: Tensor
-    """Of all rows but the frame's first atom, N - 1."""
+    """Bond vectors d of all rows except the frame's first atom, N - 1."""
     axis: Tensor
-    """Of those that have an angle, N - 2."""
+    """Axes a of the rows that have an angle, N - 2."""
     far: Tensor
-    """Of those that have a torsion, N - 3."""
+    """Vectors f of the rows that have a torsion, N - 3."""
 
 
 def pulled_back(steps: Steps, bonds: Tensor, angles: Tensor, torsions: Tensor) -> Steps:
     """Forces on the vectors from forces along bonds, angles and torsions, (N-1, frames) and so on."""
     bond, axis, far = steps
-    length = dot(bond, bond).sqrt()
+    length = norm(bond)
     on_bond = bonds / length * bond
     on_angle = _of_angles(bond[:, 1:], axis, length[1:], angles)
     on_torsion = _of_torsions(bond[:, 2:], axis[:, 1:], far, torsions)
@@ -49,18 +49,17 @@ def pulled_back(steps: Steps, bonds: Tensor, angles: Tensor, torsions: Tensor) -
 
 
 def _of_angles(bond: Tensor, axis: Tensor, length: Tensor, force: Tensor) -> tuple[Tensor, Tensor]:
-    """Forces on bond and axis."""
-    axis_length = dot(axis, axis).sqrt()
-    normal = torch.stack(cross(bond, axis))
+    """Forces on the bond vector and the axis."""
+    axis_length = norm(axis)
     product = length * axis_length
-    sine, cosine = dot(normal, normal).sqrt() / product, dot(bond, axis) / product
+    sine, cosine = norm(cross(bond, axis)) / product, dot(bond, axis) / product
     bond, axis = bond / length, axis / axis_length
     force = force / sine
     return force / length * (cosine * bond - axis), force / axis_length * (cosine * axis - bond)
 
 
 def _of_torsions(bond: Tensor, axis: Tensor, far: Tensor, force: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Forces on bond, axis and the vector beyond."""
+    """Forces on the bond vector, the axis and the far vector."""
     square = dot(axis, axis)
     first, last = torch.stack(cross(bond, axis)), torch.stack(cross(axis, far))
     force = force * square.sqrt()

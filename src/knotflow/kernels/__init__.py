@@ -1,1 +1,1 @@
-"""Native kernels for B-splines on the CPU: plain C++, built with the package and called through ctypes."""
+"""Native spline kernels for the CPU: plain C++, built with the package and called through ctypes."""

@@ -1,4 +1,4 @@
-// Bins: the one in which a point lies, where in it, and shares of a whole, with gradients.
+// Bins: the bin of a point, the place in it, and shares of a whole, with gradients.
 #pragma once
 
 #include "rows.hpp"
@@ -6,8 +6,8 @@
 
 namespace {
 
-// A sum that keeps what rounding takes from it: exactly where it is larger than its next term (Dekker), and to
-// within the rounding of that term elsewhere.
+// A sum that keeps its rounding errors: exactly where the sum is larger than the next term (Dekker), elsewhere to
+// within the rounding of that term.
 template <class S> struct CarefulSum {
     S sum, lost{};
 
@@ -25,14 +25,14 @@ template <class F, class S> KNOTFLOW_INLINE S sum_of(const S* rows, int n) {
     return sum.total();
 }
 
-// exp(x - max x) and their sum. The largest enters as a constant, which cancels from shares.
+// exp(x - max x) and their sum. The maximum is treated as a constant, which cancels from shares.
 template <class F, class S> KNOTFLOW_INLINE S exponentials(const S* from, S* to, int n) {
     Vec<F> most = value<F>(from[0]);
     for (int i = 1; i < n; ++i) {
         const Vec<F> other = value<F>(from[i]);
         most = most > other ? most : other;
     }
-    // A NaN that the comparison passed over comes back through its own exponential.
+    // A NaN that the comparison skipped reappears through its own exponential.
     for (int i = 0; i < n; ++i) to[i] = exponential<F>(from[i] - most);
     return sum_of<F>(to, n);
 }
@@ -47,9 +47,9 @@ KNOTFLOW_INLINE void pull_shares(const S* g, const S* e, S total, F scale, int n
     for (int i = 0; i < n; ++i) g_raw[i] = (g[i] - dot) * e[i] * per;
 }
 
-// Sums of the first 0 .. n rows, counted from `start`, rounded once each: where a map is flat an ulp of its image
-// is a long way, and where it is steep one of a knot. What rounding puts beyond an end is moved back to it, and
-// loses its place.
+// Sums of the first 0 .. n rows, starting at `start`, each rounded once: where a map is flat an ulp of its image is
+// a long distance, and where it is steep an ulp of a knot is. A point that rounding puts beyond an end is moved back
+// to the end, and loses its place.
 template <class F, class S> KNOTFLOW_INLINE void prefix_sums(const S* rows, int n, F start, S* sums) {
     CarefulSum<S> sum;
     set<F>(sum.sum, splat<F>(start));
@@ -60,14 +60,14 @@ template <class F, class S> KNOTFLOW_INLINE void prefix_sums(const S* rows, int 
     }
 }
 
-// The bin among n in which a point lies, by the knots between them; the outer ones take what lies beyond.
+// The bin of a point among n, found from the knots between them; the outer bins are unbounded.
 template <class F, class S> KNOTFLOW_INLINE Mask<F> locate(Vec<F> x, const S* knots, int n) {
     Mask<F> bin{};
     for (int i = 1; i < n; ++i) bin -= x >= value<F>(knots[i]);
     return bin;
 }
 
-// Where a point lies: in the domain, and in a bin, of n that begin at `ends`.
+// The place of a point in the domain, and in one of n bins that begin at `ends`.
 template <class F, class S> struct Place {
     Mask<F> outside, bin;
     S entered, knot;
@@ -81,7 +81,7 @@ template <class F, class S> struct Place {
         knot = found[0];
     }
 
-    // The way through the bin, within [0, 1] in spite of rounding.
+    // The fraction of the bin that lies before the point, within [0, 1] despite rounding.
     KNOTFLOW_INLINE S within(S width) const {
         S u = (entered - knot) / width;
         set_value<F>(u, clamp<F>(value<F>(u), splat<F>(0), splat<F>(1)));

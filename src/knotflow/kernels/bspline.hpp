@@ -10,7 +10,7 @@ template <class F, class S, int q> struct BSpline {
     const Plan& plan;
     const Space<F>& space;
     Knots<F, S, q> knots;
-    S seam;      // on a circle, how far f(low) lies above its first coefficient
+    S seam;      // on a circle, height of f(low) above the first coefficient
     S rotation;  // the phase
     S *g_widths, *g_rises, *g_all;
 
@@ -24,7 +24,7 @@ template <class F, class S, int q> struct BSpline {
         g_all = g_rises + plan.rises();
     }
 
-    // The splines of points; to pull gradients alone, values are not needed.
+    // Builds the splines of points; gradients do not need the values.
     KNOTFLOW_INLINE void read(const Call& call, int64_t first, int points, bool values) {
         read_raw<F>(call, first, points, plan.parameters, knots.all);
         if (plan.phase) {
@@ -64,7 +64,8 @@ template <class F, class S, int q> struct BSpline {
         if (plan.lead) ladj = ladj + knots.log_scale;
     }
 
-    // Gradient of gy y + gl ladj; for inverses, that of gy x + gl ladj of the inverse, at x, by the image.
+    // Gradient of gy y + gl ladj. For inverses: gradient of gy x + gl ladj of the inverse with respect to the image,
+    // given the preimage x.
     template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx, bool with_raw) {
         if (!plan.lead) return backward_of_spline<of_inverse>(x, gy, gl, gx, with_raw);
         S g_shift, g_log_scale;
@@ -108,7 +109,7 @@ template <class F, class S, int q> struct BSpline {
         for (int i = 0; i <= q; ++i) g_d[i] = g_rise * at.integral[i] + g_slope * at.basis[i];
         g_window[q] = gy * at.rise - g_place * u;
         piece.pull(g_d, gy, g_window, g_step);
-        // Widths and rises before the bin move its left knot and the value there.
+        // Widths and rises before the bin shift its left knot and the value there.
         for (int i = 0; i < plan.padded(); ++i) g_widths[i] = S{};
         for (int i = 0; i < plan.rises(); ++i) g_rises[i] = S{};
         const S nothing{}, g_knot = -g_place;
@@ -137,7 +138,7 @@ template <class F, class S, int q> struct BSpline {
         return level[0] + (KnotValue<F, S, q>(widths, rises).offset - seam);
     }
 
-    // The bin between whose knots' values an image lies. Between two coefficients there are q knots to try.
+    // The bin whose knot values enclose an image. Between two coefficients there are q knots to try.
     KNOTFLOW_INLINE Mask<F> locate_image(Vec<F> y) const {
         using Int = typename Types<F>::Int;
         const Mask<F> above = locate<F>(y + seam, knots.levels, plan.rises());
@@ -154,8 +155,8 @@ template <class F, class S, int q> struct BSpline {
         return bin > last ? last : bin;
     }
 
-    // Solve rise(u) = goal on [0, 1]: from the parabola with the same end slopes, Halley's steps within a
-    // bracket that shrinks, as long as any point still moves, and a last Newton step.
+    // Solves rise(u) = goal on [0, 1]: starts at the root of the parabola with the same end slopes, takes Halley
+    // steps within a shrinking bracket until no point moves, and then a last Newton step.
     KNOTFLOW_INLINE Vec<F> root(const Vec<F>* d, Vec<F> goal) const {
         Vec<F> whole = d[0];
         for (int i = 1; i <= q; ++i) whole = whole + d[i];
@@ -175,7 +176,7 @@ template <class F, class S, int q> struct BSpline {
             const Vec<F> halley = u - F(2) * error * at.slope / (F(2) * at.slope * at.slope - error * second);
             const Mask<F> inside = (halley >= left) & (halley <= right);
             const Vec<F> next = inside ? halley : F(0.5) * (left + right);
-            // A point that has settled stays, whatever others do: its bits must not depend on them.
+            // A point that has settled no longer moves: its bits must not depend on the other points.
             const Vec<F> moved = next - u;
             u = moving ? next : u;
             moving &= (moved > Types<F>::eps) | (moved < -Types<F>::eps);
@@ -205,7 +206,7 @@ template <class F, class S, int q> struct BSpline {
         const Vec<F> u = root(piece.d, goal);
         const Evaluated<F, Vec<F>, q> at(piece.d, u);
         // Widths do not add up to the knots to the last digit, and a steep slope would multiply the
-        // difference: x must not pass the right knot, and what is that knot's value up to rounding is its.
+        // difference. So x must not pass the right knot, and is that knot if y is its value up to rounding.
         Vec<F> mean = piece.d[0];
         for (int i = 1; i <= q; ++i) mean = mean + piece.d[i];
         const Vec<F> missing = width * (mean * F(1.0 / (q + 1)) - goal);

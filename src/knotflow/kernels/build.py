@@ -1,7 +1,7 @@
-"""Compile the native kernels: ``python src/knotflow/kernels/build.py`` makes ``_native.so`` beside itself.
+"""Compiles the native kernels: ``python src/knotflow/kernels/build.py`` writes ``_native.so`` next to itself.
 
-Only the standard library is imported: the build hook ``hatch_build.py`` and the Makefile run this file by its
-path, where neither knotflow nor torch need be installed. Nothing is compiled once the package is installed.
+This file imports only the standard library. The build hook ``hatch_build.py`` and the Makefile run it by its
+path, before knotflow or torch are installed. Nothing is compiled after installation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -22,40 +22,25 @@ SOURCES: Final = Path(__file__).resolve().parent
 LIBRARY: Final = SOURCES / "_native.so"
 
 SWITCH: Final = "KNOTFLOW_KERNELS"
-"""Environment variable: ``off`` builds nothing."""
+"""Environment variable; with ``off`` nothing is built."""
 
 FLAGS: Final = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-    "-Wall",
-    "-Wextra",
+    "-std=c++17 -O3 -fPIC -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast "
+    "-Wall -Wextra"
 )
 
-X86: Final[Mapping[str, tuple[str, ...]]] = {
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": (
-        "-mavx512f",
-        "-mavx512dq",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx2",
-        "-mfma",
-        "-mprefer-vector-width=512",
-    ),
+X86: Final = {
+    "avx2": "-mavx2 -mfma",
+    "avx512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx2 -mfma -mprefer-vector-width=512",
 }
-"""Instruction sets of x86-64 beyond the one that all such processors have, and how to compile for them."""
+"""Instruction sets of x86-64 beyond the common baseline, and their compiler flags."""
 
 PROCESSES: Final = 2
-"""Compilers that run at the same time."""
+"""Number of compilers that run at the same time."""
 
 
 class NotBuiltError(Exception):
-    """There is nothing to build with, or nothing is to be built."""
+    """There is no compiler, or building is turned off."""
 
 
 class CompilationError(NotBuiltError):
@@ -63,7 +48,7 @@ class CompilationError(NotBuiltError):
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler: what ``CXX`` says, which may include options, or the first of the usual names.
+    """The C++ compiler: the command in ``CXX``, with any options, or the first of the usual names.
 
     Raises:
         NotBuiltError: if there is none.
@@ -82,23 +67,23 @@ def find_compiler() -> list[str]:
     raise NotBuiltError("no C++ compiler was found (CXX, c++, g++, clang++)")
 
 
-def find_variants(compiler: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The instruction sets that this compiler knows, and their flags."""
+def find_variants(compiler: Sequence[str]) -> dict[str, list[str]]:
+    """The instruction sets that this compiler supports, and their flags."""
     empty = ("-x", "c++", os.devnull)
     macros = _run([*compiler, "-dM", "-E", *empty]).split()
-    variants: dict[str, tuple[str, ...]] = {"baseline": ()}
+    variants: dict[str, list[str]] = {"baseline": []}
     if "__x86_64__" in macros:
         for name, flags in X86.items():
             try:
-                _run([*compiler, "-Werror", *flags, "-fsyntax-only", *empty])
+                _run([*compiler, "-Werror", *flags.split(), "-fsyntax-only", *empty])
             except CompilationError:
                 continue
-            variants[name] = flags
+            variants[name] = flags.split()
     return variants
 
 
 def build(library: Path = LIBRARY) -> None:
-    """Make the shared library; one that is there is replaced at once, or kept if anything fails.
+    """Build the shared library. An existing one is replaced at the end, or kept if anything fails.
 
     Raises:
         NotBuiltError: with the reason.
@@ -117,7 +102,7 @@ def build(library: Path = LIBRARY) -> None:
 
 
 def build_program(driver: Path, program: Path, flags: Sequence[str]) -> None:
-    """Compile the kernels together with a file that has a ``main``, with more flags, as of a sanitizer.
+    """Compile the kernels and a file with a ``main`` into a program, with more flags, such as a sanitizer's.
 
     Raises:
         NotBuiltError: with the reason.
@@ -132,7 +117,7 @@ def build_program(driver: Path, program: Path, flags: Sequence[str]) -> None:
 def compile_all(
     compiler: Sequence[str], folder: Path, more: Sequence[str] = (), driver: Path | None = None
 ) -> list[Path]:
-    """Compile the kernels for every instruction set, and what chooses between them, into a folder."""
+    """Compile the kernels for every instruction set, and the dispatcher, into object files in a folder."""
     variants = find_variants(compiler)
     units = {
         folder / f"kernels-{name}.o": [*flags, f"-DKNOTFLOW_ISA={name}", str(SOURCES / "kernels.cpp")]
@@ -142,7 +127,9 @@ def compile_all(
     units[folder / "dispatch.o"] = [*have, str(SOURCES / "dispatch.cpp")]
     if driver is not None:
         units[folder / "driver.o"] = [f"-I{SOURCES}", str(driver)]
-    commands = [[*compiler, *FLAGS, *more, "-c", *unit, "-o", str(made)] for made, unit in units.items()]
+    commands = [
+        [*compiler, *FLAGS.split(), *more, "-c", *unit, "-o", str(made)] for made, unit in units.items()
+    ]
     with ThreadPoolExecutor(PROCESSES) as pool:
         list(pool.map(_run, commands))
     return list(units)
@@ -153,11 +140,11 @@ def _link(compiler: Sequence[str], objects: Sequence[Path], library: Path) -> No
     if sys.platform != "linux":
         _run(command)
         return
-    # What comes from archives is hidden, and nothing may be missing when the library is loaded.
+    # Hide symbols from archives, and refuse undefined symbols now instead of at loading.
     command += ["-Wl,--exclude-libs,ALL", "-Wl,--as-needed", "-Wl,-z,defs"]
     try:
         _run([*command, "-static-libstdc++", "-static-libgcc"])
-    except CompilationError:  # the archives are not installed everywhere
+    except CompilationError:  # static archives are not installed everywhere
         _run(command)
 
 
@@ -174,21 +161,23 @@ def _run(command: Sequence[str]) -> str:
 
 
 def main() -> int:
-    """Run as a program: 1 if the compiler failed, 0 also if there is none."""
+    """Run as a program. Returns 1 if the compiler failed, but 0 if there is none."""
     parser = argparse.ArgumentParser(description="Compile the native kernels of knotflow.")
-    parser.add_argument("--driver", type=Path, help="a C++ file with a main, for a program with the kernels")
-    parser.add_argument("--out", type=Path, help="the program to make")
+    parser.add_argument(
+        "--driver", type=Path, help="a C++ file with a main, to build a program with the kernels"
+    )
+    parser.add_argument("--out", type=Path, help="the program to build")
     parser.add_argument("--flags", default="", help="more flags for compiler and linker")
     asked = parser.parse_args()
     if (asked.driver is None) != (asked.out is None) or (asked.flags and asked.driver is None):
-        parser.error("--driver and --out go together, and --flags with them.")
+        parser.error("--driver and --out go together, and --flags needs both.")
     try:
         if asked.driver is None:
             build()
         else:
             build_program(asked.driver, asked.out, shlex.split(asked.flags))
     except CompilationError as error:
-        print(f"No native kernels: {error}\nTo go on without: {SWITCH}=off.", file=sys.stderr)
+        print(f"No native kernels: {error}\nTo continue without them, set {SWITCH}=off.", file=sys.stderr)
         return 1
     except NotBuiltError as reason:
         print(f"No native kernels: {reason}.", file=sys.stderr)

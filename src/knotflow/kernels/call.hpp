@@ -1,4 +1,4 @@
-// What Python and the kernels agree on: one structure that describes a call. knotflow/kernels/ops.py fills it.
+// The interface between Python and the kernels: one structure that describes a call. knotflow/kernels/ops.py fills it.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,17 @@ struct Call {
     int32_t bins;
     int32_t threads;
     int64_t points;
-    int64_t raw_stride;   // numbers from the raw parameters of one point to those of the next; may be 0
+    int64_t raw_stride;   // distance between the raw parameters of successive points, in numbers; may be 0
     int64_t hraw_stride;
     double low, high;
-    double width_floor;   // least share of a width
-    double rise_floor;    // least share of a rise (paper)
-    double min_slope, max_slope;  // of slopes before normalisation (slopes)
-    double affine;        // on a line: bound of the log-scale of an affine map before the spline; 0: none
-    const void *x, *raw, *gy, *gl, *hx, *hraw;  // hraw may be null: raw parameters do not move
-    void *y, *ladj, *gx, *graw;                 // graw may be null: its gradient is not wanted
+    double width_floor;   // smallest share of a width
+    double rise_floor;    // smallest share of a rise (paper)
+    double min_slope, max_slope;  // bounds of slopes before normalisation (slopes)
+    double affine;        // on a line: bound of the log-scale of an affine map before the spline; 0 if there is none
+    const void *x, *raw, *gy, *gl, *hx, *hraw;  // hraw may be null if the raw parameters do not move
+    void *y, *ladj, *gx, *graw;                 // graw may be null if it is not wanted
 };
 
-// The signature of GOMP_parallel: run a function with its data on so many threads, this one included.
+// The signature of GOMP_parallel: runs a function with its data on this many threads, including the current one.
 using knotflow_parallel_t = void (*)(void (*)(void*), void*, unsigned, unsigned);
 extern "C" knotflow_parallel_t knotflow_parallel_function;

@@ -1,4 +1,4 @@
-// The functions that Python sees, and the choice of an instruction set. Compiled without flags of a processor.
+// The functions that Python calls, and the choice of an instruction set. Compiled without processor-specific flags.
 #include <atomic>
 #include <cstring>
 
@@ -16,7 +16,7 @@ knotflow_parallel_t knotflow_parallel_function = nullptr;
 
 namespace {
 
-// Of the functions below and the layout of Call; ABI in library.py must be the same number.
+// Version of the functions below and of the layout of Call; ABI in library.py must be the same number.
 constexpr int ABI = 4;
 
 struct Variant {
@@ -57,7 +57,7 @@ const Variant* chosen() {
                 break;
             }
         }
-        // Another thread may have chosen meanwhile, or been told what to use: that stays.
+        // If another thread has chosen in the meantime, its choice stays.
         const Variant* none = nullptr;
         if (!in_use.compare_exchange_strong(none, variant, std::memory_order_acq_rel)) {
             variant = none;
@@ -77,7 +77,7 @@ KNOTFLOW_EXPORT const char* knotflow_isa() {
     return chosen()->name;
 }
 
-// The name of one that was built and that this processor supports, from 0, the best; null after the last.
+// The name of an instruction set that was built and that this processor supports: 0 is the best; null after the last.
 KNOTFLOW_EXPORT const char* knotflow_supported(int index) {
     for (const Variant& variant : VARIANTS) {
         if (variant.supported() && index-- == 0) {
@@ -87,7 +87,7 @@ KNOTFLOW_EXPORT const char* knotflow_supported(int index) {
     return nullptr;
 }
 
-// Use another instruction set from now on: 0, or 1 if it is unknown or not supported by this processor.
+// Uses another instruction set from now on. Returns 0, or 1 if it is unknown or not supported by this processor.
 KNOTFLOW_EXPORT int knotflow_use(const char* name) {
     for (const Variant& variant : VARIANTS) {
         if (std::strcmp(variant.name, name) == 0 && variant.supported()) {
@@ -98,7 +98,7 @@ KNOTFLOW_EXPORT int knotflow_use(const char* name) {
     return 1;
 }
 
-// Let kernels use threads: a function like GOMP_parallel, or null. Not while a kernel runs.
+// Lets kernels use threads: takes a function like GOMP_parallel, or null. Must not be called while a kernel runs.
 KNOTFLOW_EXPORT void knotflow_parallel(void* function) {
     knotflow_parallel_function = reinterpret_cast<knotflow_parallel_t>(function);
 }

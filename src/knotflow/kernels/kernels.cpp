@@ -1,5 +1,5 @@
-// The kernels of one instruction set (KNOTFLOW_ISA), among which dispatch.cpp chooses: points side by side in
-// vectors, shared out among threads. The maps are those of knotflow/transforms, to which tests compare them.
+// The kernels of one instruction set (KNOTFLOW_ISA), among which dispatch.cpp chooses. Points lie side by side in
+// vectors and are distributed among threads. Tests compare the maps with those of knotflow/transforms.
 
 #include <atomic>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int GRAIN = 128;  // points that a thread takes at a time: a multiple of all numbers of lanes
+constexpr int GRAIN = 128;  // points that a thread takes at a time; a multiple of every number of lanes
 
 // Map is BSpline or Rational: it reads raw parameters and then maps points, or pulls gradients back.
 template <class F, class S, class Map, int operation>
@@ -86,12 +86,12 @@ template <class F, class S, class Map, int operation> struct Work {
             knotflow_parallel_function(run, this, unsigned(threads), 0);
         else
             run(this);
-        // A thread without memory leaves its share to the others; if all have none, nothing was done.
+        // A thread that gets no memory leaves its share to the others; if no thread gets any, nothing was done.
         return failed && next < call.points ? 2 : 0;
     }
 };
 
-// Plain is the map of vectors, Dualised that of dual numbers.
+// Plain is the map on vectors, Dualised the map on dual numbers.
 template <class F, class Plain, class Dualised> int by_operation(const Call& call) {
     using V = Vec<F>;
     switch (call.operation) {
@@ -123,7 +123,7 @@ template <class F> int by_family(const Call& call) {
 #define KNOTFLOW_JOIN(a, b) a##b
 #define KNOTFLOW_NAME(isa) KNOTFLOW_JOIN(knotflow_run_, isa)
 
-// 0: done; 1: an operation or order that is not here; 2: out of memory.
+// Returns 0 if done, 1 for an unknown operation or order, 2 if out of memory.
 extern "C" int KNOTFLOW_NAME(KNOTFLOW_ISA)(const Call* call) {
     return call->is_double ? by_family<double>(*call) : by_family<float>(*call);
 }

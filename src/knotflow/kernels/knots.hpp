@@ -1,8 +1,8 @@
-// From raw parameters to the widths and rises of a spline, for as many points as a vector has lanes, and back.
+// Widths and rises of splines from raw parameters, for as many points as a vector has lanes, and gradients back.
 //
-// The formulas are those of knotflow/transforms/knots.py. Widths are held with q more at each end, zero on an
-// interval or a line and periodic on a circle; rises as many as bins and q more, on a circle periodic as well.
-// So the window around any bin is contiguous, whatever the domain.
+// The formulas are those of knotflow/transforms/knots.py. Widths are stored with q more at each end, zero on an
+// interval or a line and periodic on a circle. There are q more rises than bins, on a circle periodic as well.
+// So the window around any bin is contiguous on every domain.
 #pragma once
 
 #include "bins.hpp"
@@ -44,7 +44,7 @@ template <class F, int q> struct Plan {
         least = F(call.min_slope / (call.max_slope - call.min_slope));
     }
 
-    // On a line and, with the paper's, on an interval, rises are not those that the parameters stand for.
+    // On a line, and with the paper's parametrisation on an interval, rises differ from those of the parameters.
     bool joins_identity() const { return domain == LINE; }
     bool clamps() const { return domain == INTERVAL && parametrisation == PAPER; }
     int padded() const { return pieces + 2 * q; }
@@ -54,13 +54,13 @@ template <class F, int q> struct Plan {
 template <class F, class S, int q> struct Knots {
     const Plan<F, q>& plan;
     S* all;      // (parameters): raw parameters
-    S* raw;      // those of the spline; of the widths, later, their exponentials
+    S* raw;      // raw parameters of the spline; those of the widths later become their exponentials
     S* widths;   // (pieces + 2 q)
     S* rises;    // (pieces + q)
-    S* outer;    // (raw_widths): with the paper's on an interval, widths with those outside
+    S* outer;    // (raw_widths): paper, on an interval: widths including those outside
     S* parts;    // (raw_rises): bounded slopes, or exponentials
     S* before;   // (raw_rises): rises before they are clamped or joined to the identity
-    S* ends;     // (pieces + 1): where bins begin, and where the last one ends
+    S* ends;     // (pieces + 1): the start of each bin, and the end of the last
     S* levels;   // (pieces + q + 1): coefficients, sums of rises
     S width_total, part_total, scale, room, outer_scale;
     S bounded, log_scale, stretch;  // of the affine map: tanh, log-scale and scale
@@ -84,7 +84,7 @@ template <class F, class S, int q> struct Knots {
 
     // ---- forward
 
-    // Not inlined: maps and inverses must see the same bits. Without `values`, levels are left out.
+    // Not inlined: maps and inverses must see the same bits. Without `values`, levels are not computed.
     __attribute__((noinline)) void build(bool values) {
         const int n = plan.pieces;
         if (plan.lead) {
@@ -122,7 +122,7 @@ template <class F, class S, int q> struct Knots {
         }
         if (plan.joins_identity()) join();
         if (plan.clamps()) clamp_ends();
-        // The paper's rises on a circle add up to the length already.
+        // On a circle, the paper's rises already add up to the length.
         if (!plan.joins_identity() && !(plan.domain == CIRCLE && plan.parametrisation == PAPER)) {
             const int own = plan.domain == CIRCLE ? n : plan.rises();
             scale = plan.length / sum_of<F>(rises, own);
@@ -139,7 +139,7 @@ template <class F, class S, int q> struct Knots {
         return ((i % n) + n) % n;
     }
 
-    // Slopes of 1 at both ends of a line; the rises between share the room that is left.
+    // Slopes of 1 at both ends of a line; the rises between them share the remaining height.
     void join() {
         const int n = plan.pieces, middle = plan.raw_rises;
         S left = S{}, right = S{}, ends = S{};
@@ -155,7 +155,7 @@ template <class F, class S, int q> struct Knots {
         for (int i = 0; i < middle; ++i) rises[q + i] = before[i] * scale;
     }
 
-    // One end of Algorithm 1's spline, its q outer knots moved onto it. Counted inwards: step is 1 or -1.
+    // One end of Algorithm 1's spline, with its q outer knots moved onto it. Counts inwards: step is 1 or -1.
     struct End {
         S left[q], right[q], slopes[q], support[q];
         Triangle<F, S, q> triangle;
@@ -177,7 +177,7 @@ template <class F, class S, int q> struct Knots {
         KNOTFLOW_INLINE End(const S* outer, const S* before, int step)
             : triangle(filled(*this, outer, before, step), left, right) {}
 
-        // Slope coefficient number i from the end is last(q - 1 - i), its support what lies inside.
+        // Slope coefficient number i from the end is last(q - 1 - i); its support is the part inside.
         KNOTFLOW_INLINE S rise(int i) const { return triangle.last(q - 1 - i) * right[i] * F(1.0 / (q + 1)); }
     };
 
@@ -191,11 +191,11 @@ template <class F, class S, int q> struct Knots {
         }
     }
 
-    // ---- backward: gradients of widths (padded) and rises, which are changed, become those of raw parameters
+    // ---- backward: gradients of widths (padded) and rises become those of raw parameters; the inputs are overwritten
 
     void pull(S* g_widths, S* g_rises, S* g_raw) {
         const int n = plan.pieces;
-        S* g_parts = g_raw + plan.raw_widths;  // gradients of the rises before, then of raw parameters
+        S* g_parts = g_raw + plan.raw_widths;  // first gradients of the rises before, then of raw parameters
         S* g_outer = g_raw;
         if (plan.domain == CIRCLE)
             for (int i = 0; i < q; ++i) g_rises[wrapped(i)] = g_rises[wrapped(i)] + g_rises[n + i];
@@ -228,7 +228,7 @@ template <class F, class S, int q> struct Knots {
             pull_shares<F>(g_parts, parts, part_total, plan.rise_scale, plan.raw_rises, g_parts);
         }
         if (plan.clamps()) {
-            // Widths outside and inside are scaled by one number, which depends on those inside.
+            // All widths are scaled by one number, which depends on the widths inside.
             for (int i = 0; i < n; ++i) g_outer[q + i] = g_outer[q + i] + g_widths[q + i];
             S dot = S{};
             for (int i = 0; i < plan.raw_widths; ++i) dot = dot + g_outer[i] * outer[i];

@@ -1,8 +1,7 @@
-"""The compiled kernels: found, checked and loaded once; and what to say if there are none.
+"""The compiled kernels: found, checked and loaded once, with a message if there are none.
 
-The environment variable ``KNOTFLOW_KERNELS`` decides: ``on``, as if unset, takes the best instruction set
-that was built and that this processor supports; the name of an instruction set takes that one; ``off`` takes
-none.
+The environment variable ``KNOTFLOW_KERNELS`` selects them. ``on``, the default, uses the best instruction set
+that was built and that this processor supports. The name of an instruction set uses that one, ``off`` none.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ SWITCH: Final = "KNOTFLOW_KERNELS"
 FILE: Final = Path(__file__).with_name("_native.so")
 
 ABI: Final = 4
-"""Of the functions of the library and what they are given; ``ABI`` in ``dispatch.cpp`` must be the same."""
+"""Version of the library's functions and their arguments; must equal ``ABI`` in ``dispatch.cpp``."""
 
-AGAIN: Final = "install knotflow again"
+AGAIN: Final = "reinstall knotflow"
 
 
 class _Found(NamedTuple):
-    """What there is: the library, or why there is none, and how much that matters."""
+    """The library, or the reason why there is none and the level at which to log it."""
 
     library: ctypes.CDLL | None
     reason: str = ""
@@ -41,10 +40,10 @@ _told = False
 
 
 def native() -> ctypes.CDLL | None:
-    """The library, ready to be called, or None if splines must do without.
+    """The library, ready to be called, or None if splines run in torch.
 
     Raises:
-        ValueError: if ``KNOTFLOW_KERNELS`` asks for something unknown, or not there.
+        ValueError: if ``KNOTFLOW_KERNELS`` names something unknown or unavailable.
     """
     library = _find().library
     if library is not None and not _threads:
@@ -53,11 +52,7 @@ def native() -> ctypes.CDLL | None:
 
 
 def engine() -> str:
-    """What computes splines on the CPU, in a few words.
-
-    Raises:
-        ValueError: as `native`.
-    """
+    """A short description of what computes splines on the CPU. Raises the errors of `native`."""
     found = _find()
     if found.library is None:
         return f"torch (no native kernels: {found.reason})"
@@ -65,7 +60,7 @@ def engine() -> str:
 
 
 def tell_once() -> None:
-    """Log, once a process, why there are no kernels and what to do; nothing if there are."""
+    """If there are no kernels, log once per process why, and what to do."""
     global _told
     if _told:
         return
@@ -87,7 +82,7 @@ def _find() -> _Found:
 
 
 def _load() -> _Found:
-    """The library beside this file, if it can be used."""
+    """The library next to this file, if it is usable."""
     if sys.platform == "win32":
         return _Found(None, "there are none for Windows", logging.INFO)
     if not FILE.exists():
@@ -96,10 +91,9 @@ def _load() -> _Found:
         library = ctypes.CDLL(str(FILE))
     except OSError as error:
         return _Found(None, f"they cannot be loaded ({error}); {AGAIN}")
-    # A library without the function is not ours at all, and no more use.
-    abi = library.knotflow_abi() if hasattr(library, "knotflow_abi") else None
-    if abi != ABI:
-        return _Found(None, f"those here belong to another version; {AGAIN}")
+    # A library without this function is not ours.
+    if not hasattr(library, "knotflow_abi") or library.knotflow_abi() != ABI:
+        return _Found(None, f"they belong to another version; {AGAIN}")
     library.knotflow_isa.restype = ctypes.c_char_p
     library.knotflow_supported.argtypes = [ctypes.c_int]
     library.knotflow_supported.restype = ctypes.c_char_p
@@ -111,7 +105,7 @@ def _load() -> _Found:
 
 
 def _choose(found: _Found, wanted: str) -> _Found:
-    """What the user wants of what there is."""
+    """The library as the user wants it."""
     if wanted == "off":
         return _Found(None, f"turned off by {SWITCH}=off", logging.INFO)
     if wanted == "on":
@@ -127,7 +121,7 @@ def _choose(found: _Found, wanted: str) -> _Found:
 
 
 def supported(library: ctypes.CDLL) -> list[str]:
-    """Instruction sets that were built and that this processor has, the best first."""
+    """Instruction sets that were built and that this processor supports, best first."""
     names: list[str] = []
     while (name := library.knotflow_supported(len(names))) is not None:
         names.append(name.decode())
@@ -135,9 +129,9 @@ def supported(library: ctypes.CDLL) -> list[str]:
 
 
 def _connect_threads(library: ctypes.CDLL) -> None:
-    """Let kernels run on the threads that torch has anyway; without OpenMP, they run on one."""
+    """Let kernels use the threads of torch; without OpenMP they run on one thread."""
     global _threads
-    import torch  # noqa: F401  (brings its OpenMP into the process, for all to see)
+    import torch  # noqa: F401  (loads its OpenMP into the process)
 
     with _lock:
         if not _threads:

@@ -2,19 +2,19 @@ r"""The kernels as torch operators, with derivatives.
 
 With $\varphi = \bar y\, y + \bar\ell\, \ell$ for the image $y$ and the log-slope $\ell$ of a point $x$,
 
-* ``spline`` gives $(y, \ell)$;
-* ``spline_backward`` gives the gradient $\nabla\varphi$ in $x$ and the raw parameters;
-* ``spline_double_backward`` gives, for a direction $h$ in these, the gradient of $h \cdot \nabla\varphi$ in
-  $x$, the raw parameters, $\bar y$ and $\bar\ell$: what force matching needs. The kernel is the one before,
-  on dual numbers;
+* ``spline`` returns $(y, \ell)$;
+* ``spline_backward`` returns the gradient $\nabla\varphi$ with respect to $x$ and the raw parameters;
+* ``spline_double_backward`` takes a direction $h$ in these, and returns the gradient of
+  $h \cdot \nabla\varphi$ with respect to $x$, the raw parameters, $\bar y$ and $\bar\ell$. Force matching
+  needs it. It is the kernel of ``spline_backward`` on dual numbers;
 * ``spline_inverse`` and ``spline_inverse_backward`` do the same for $x = f^{-1}(y)$ and $-\ell$.
 
-Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the operators of
-the map; third ones come from the definition in torch, which a kernel has from the layer above.
+Each is one pass over the raw parameters. Second derivatives of the inverse are composed of the forward
+operators. Third derivatives come from the definition in torch, which the family gives to its kernel.
 
-All work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p). Fake
-tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap`` pass through them; forward-mode derivatives, and
-``torch.func`` inside ``torch.compile``, take the definition.
+All operators work on CPU tensors of float32 or float64: points of any shape (...), raw parameters (..., p).
+They support fake tensors, ``torch.compile``, ``torch.func.grad`` and ``vmap``. Forward-mode derivatives, and
+``torch.func`` inside ``torch.compile``, use the definition instead.
 """
 
 from __future__ import annotations
@@ -34,64 +34,64 @@ from knotflow.kernels.library import native, tell_once
 
 Pair = tuple[Tensor, Tensor]
 Definition = Callable[[Tensor, Tensor], Pair]
-"""Maps points and raw parameters to images and log-slopes, by torch functions."""
+"""Maps points and raw parameters to images and log-slopes, in pure torch."""
 
 ORDERS: Final = (3, 4, 5)
 DTYPES: Final = (torch.float32, torch.float64)
 
 
 class SplineKernel(NamedTuple):
-    """The kernel of a family of splines."""
+    """The kernel of a family of splines: seven integers, seven floats and the definition."""
 
     family: int
     """0: B-splines, 1: rational quadratics."""
-    order: int
-    """Of B-splines."""
     bins: int
     domain: int
     """0: interval, 1: circle, 2: line."""
-    parametrisation: int
-    """0: slopes, 1: paper."""
-    phase: int
     n_parameters: int
-    low: float
-    high: float
-    width_floor: float
-    """Least share of a width."""
+    order: int = 0
+    """Order of B-splines."""
+    parametrisation: int = 0
+    """0: slopes, 1: paper."""
+    phase: int = 0
+    low: float = 0.0
+    high: float = 1.0
+    width_floor: float = 0.0
+    """Smallest share of a width."""
     rise_floor: float = 0.0
-    """Least share of a rise (paper), or of a height."""
+    """Smallest share of a rise (paper) or of a height (rational quadratics)."""
     min_slope: float = 0.1
-    """Bounds of slopes before normalisation (slopes); the first also that of rational quadratics."""
+    """Bounds of slopes before normalisation (slopes); rational quadratics only use the lower one."""
     max_slope: float = 20.0
     affine: float = 0.0
-    """On a line: bound of the log-scale of an affine map before the spline; 0: there is none."""
+    """On a line: bound of the log-scale of an affine map before the spline; 0 if there is none."""
     definition: Definition | None = None
-    """What it computes, in torch: derivatives of third order are taken from that."""
+    """The map in torch, from which third derivatives are taken."""
 
     @property
     def spec(self) -> tuple[list[int], list[float]]:
-        """What operators take: whole numbers, and others."""
+        """The arguments of operators: integers, and floats."""
         numbers: list[Any] = list(self[:-1])
         return numbers[:7], numbers[7:]
 
     @property
     def exists(self) -> bool:
-        """Whether there is one for these numbers."""
+        """Whether the library has this kernel."""
         clamps = self.domain == 0 and self.parametrisation == 1
         return self.family == 1 or (self.order in ORDERS and (not clamps or self.bins >= self.order - 2))
 
     def after_affine(self, bound: float, definition: Definition) -> SplineKernel | None:
-        """The kernel of an affine map and then the spline, with the raw parameters of both; on lines only."""
+        """The kernel of an affine map followed by this spline, with the parameters of both; lines only."""
         if self.family or self.domain != 2 or self.affine:
             return None
         return self._replace(affine=bound, n_parameters=self.n_parameters + 2, definition=definition)
 
     def takes(self, x: Tensor, raw: Tensor) -> bool:
-        """Whether it computes these points; if not, the definition in torch must."""
+        """Whether the kernel handles these tensors; if not, the definition in torch must."""
         if x.device.type != "cpu" or raw.device.type != "cpu" or x.dtype not in DTYPES:
             return False
         if torch.compiler.is_compiling():
-            # torch.compile does not look into functions of our own below torch.func.
+            # torch.compile cannot trace our autograd functions inside torch.func.
             return bool(_ready) and not torch._C._are_functorch_transforms_active()
         if not _ready:
             tell_once()
@@ -99,12 +99,12 @@ class SplineKernel(NamedTuple):
         return bool(forward_ad._current_level < 0)
 
     def forward(self, x: Tensor, raw: Tensor) -> Pair:
-        """Images and log-slopes of points (...), for raw parameters (..., p), up to broadcasting."""
+        """Images and log-slopes of points (...), for raw parameters that broadcast to (..., p)."""
         y, ladj = _apply(_Forward, x, raw.expand(*x.shape, -1), self)
         return y, ladj
 
     def inverse(self, y: Tensor, raw: Tensor) -> Pair:
-        """Preimages and log-slopes of the inverse."""
+        """Preimages of points, and log-slopes of the inverse."""
         x, ladj = _apply(_Inverse, y, raw.expand(*y.shape, -1), self)
         return x, ladj
 
@@ -130,7 +130,7 @@ _ready: bool | None = None
 
 
 def prepare() -> bool:
-    """Load the kernels, if that was not done yet; whether there are any."""
+    """Load the kernels if that is not done yet, and say whether there are any."""
     global _ready
     if _ready is None:
         _ready = native() is not None
@@ -139,29 +139,13 @@ def prepare() -> bool:
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Let the definitions in torch compute everything, for a while."""
+    """Use the definitions in torch instead of kernels within this block."""
     global _ready
     before, _ready = _ready, False
     try:
         yield
     finally:
         _ready = before
-
-
-# ---- the operators
-
-_SPEC: Final = "int[] sizes, float[] numbers"
-_library = torch.library.Library("knotflow", "DEF")
-_library.define(f"spline(Tensor x, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
-_library.define(f"spline_inverse(Tensor y, Tensor raw, {_SPEC}) -> (Tensor, Tensor)")
-_library.define(f"spline_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, {_SPEC}) -> (Tensor, Tensor)")
-_library.define(
-    f"spline_inverse_backward(Tensor x, Tensor raw, Tensor gx, Tensor gl, {_SPEC}) -> (Tensor, Tensor)"
-)
-_library.define(
-    f"spline_double_backward(Tensor x, Tensor raw, Tensor gy, Tensor gl, Tensor hx, Tensor hraw, {_SPEC})"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
-)
 
 
 def _run(
@@ -172,13 +156,13 @@ def _run(
     *others: Tensor | None,
     with_raw: bool = True,
 ) -> Any:
-    """Call a kernel: ``others`` are gradients of the shape of x, then a direction in x and (or None) in raw.
+    """Call a kernel. ``others`` are gy, gl, and directions in x and in raw; the last may be None.
 
-    Without ``with_raw`` the gradient in the raw parameters is None.
+    Without ``with_raw`` the gradient with respect to the raw parameters is None.
     """
     library = native()
     if library is None:
-        raise RuntimeError("knotflow's kernels are not there; see knotflow.kernels.engine().")
+        raise RuntimeError("knotflow has no native kernels here; see knotflow.kernels.library.engine().")
     points = [x.contiguous(), *(part.contiguous() for part in others[:3] if part is not None)]
     rows = [_rows(part) for part in (raw, *others[3:]) if part is not None]
     new: dict[str, Tensor | None] = {}
@@ -188,18 +172,9 @@ def _run(
         new |= {"y": torch.empty_like(points[0]), "ladj": torch.empty_like(points[0])}
     given = dict(zip(("x", "gy", "gl", "hx"), points, strict=False))
     call = _Call(
-        operation,
-        x.dtype == torch.float64,
-        kernel.family,
-        kernel.order,
-        kernel.domain,
-        kernel.parametrisation,
-        kernel.phase,
-        kernel.bins,
-        torch.get_num_threads(),
-        x.numel(),
-        rows[0].stride(0),
-        rows[-1].stride(0),
+        *(operation, x.dtype == torch.float64, kernel.family, kernel.order, kernel.domain),
+        *(kernel.parametrisation, kernel.phase, kernel.bins, torch.get_num_threads()),
+        *(x.numel(), rows[0].stride(0), rows[-1].stride(0)),
         *kernel.spec[1],
         raw=rows[0].data_ptr(),
         hraw=rows[1].data_ptr() if len(rows) > 1 else None,
@@ -212,54 +187,49 @@ def _run(
 
 
 def _rows(raw: Tensor) -> Tensor:
-    """Raw parameters as rows (points, p), each contiguous; shared ones are not copied."""
+    """Raw parameters as contiguous rows (points, p); a row that points share is not copied."""
     rows = raw.reshape(-1, raw.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-# ---- on the CPU, and on fake tensors
+# ---- the operators
+
+_library = torch.library.Library("knotflow", "DEF")
 
 
-def _on_cpu(operation: int) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
+def _operator(number: int, name: str, takes: str, shapes: str) -> Any:
+    """Register an operator: its kernel on the CPU, and the shapes of its results on fake tensors."""
+    tensors = ", ".join(f"Tensor {tensor}" for tensor in takes.split())
+    results = ", ".join("Tensor" for _ in shapes.split())
+    _library.define(f"{name}({tensors}, int[] sizes, float[] numbers) -> ({results})")
+
+    def on_cpu(*arguments: Any) -> Any:
         *tensors, sizes, numbers = arguments
-        return _run(operation, SplineKernel(*sizes, *numbers), *tensors)
+        return _run(number, SplineKernel(*sizes, *numbers), *tensors)
 
-    return run
+    def on_fakes(x: Tensor, raw: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        return tuple(x.new_empty((x if like == "x" else raw).shape) for like in shapes.split())
 
+    def refuse(*arguments: Any) -> Any:
+        raise RuntimeError("knotflow's operators cannot be differentiated on their own; call the transform.")
 
-def _fake_points(x: Tensor, *rest: Any) -> Pair:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
-
-
-def _fake_gradients(x: Tensor, raw: Tensor, *rest: Any) -> Pair:
-    return x.new_empty(x.shape), x.new_empty(raw.shape)
-
-
-def _fake_second(x: Tensor, raw: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return *_fake_gradients(x, raw), *_fake_points(x)
+    _library.impl(name, on_cpu, "CPU")
+    torch.library.register_fake(f"knotflow::{name}", on_fakes, lib=_library)
+    torch.library.register_autograd(f"knotflow::{name}", refuse, lib=_library)
+    return getattr(torch.ops.knotflow, name)
 
 
-def _refuse(*arguments: Any) -> Any:
-    raise RuntimeError("the operators of knotflow have no derivatives of their own; call the transform.")
-
-
-_FAKES: Final[dict[str, Callable[..., Any]]] = {
-    "spline": _fake_points,
-    "spline_backward": _fake_gradients,
-    "spline_double_backward": _fake_second,
-    "spline_inverse": _fake_points,
-    "spline_inverse_backward": _fake_gradients,
-}
-for _number, (_name, _fake) in enumerate(_FAKES.items()):
-    _library.impl(_name, _on_cpu(_number), "CPU")
-    torch.library.register_fake(f"knotflow::{_name}", _fake, lib=_library)
-    torch.library.register_autograd(f"knotflow::{_name}", _refuse, lib=_library)
-_OPERATORS: Final = [getattr(torch.ops.knotflow, _name) for _name in _FAKES]
+_OPERATORS: Final = [
+    _operator(_FORWARD, "spline", "x raw", "x x"),
+    _operator(_BACKWARD, "spline_backward", "x raw gy gl", "x raw"),
+    _operator(_DOUBLE_BACKWARD, "spline_double_backward", "x raw gy gl hx hraw", "x raw x x"),
+    _operator(_INVERSE, "spline_inverse", "y raw", "x x"),
+    _operator(_INVERSE_BACKWARD, "spline_inverse_backward", "x raw gx gl", "x raw"),
+]
 
 
 def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor | None, with_raw: bool = True) -> Any:
-    """Plain tensors go to the kernel straight away, all others as an operator that torch can look at."""
+    """Call the kernel directly for plain tensors; for all others, as an operator that torch can trace."""
     x, raw, *others = tensors
     if type(x) is Tensor and raw is not None and not torch.compiler.is_compiling():
         return _run(operation, kernel, x, raw, *others, with_raw=with_raw)
@@ -270,7 +240,7 @@ def _compute(operation: int, kernel: SplineKernel, *tensors: Tensor | None, with
 
 
 class _PointByPoint(torch.autograd.Function):
-    """What the functions below share: tensors come first, then the kernel."""
+    """Base of the functions below, whose arguments are tensors and then the kernel."""
 
     def __init_subclass__(cls) -> None:
         cls.vmap = staticmethod(partial(_batched, cls))  # type: ignore[method-assign]
@@ -285,21 +255,21 @@ def _in_plain_autograd() -> bool:
     return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
-def _is_wanted(ctx: Any, place: int) -> bool:
-    """Whether autograd, which asks for all gradients, will do anything with that of an argument."""
-    node = ctx.next_functions[place][0]
+def _wants_raw(ctx: Any) -> bool:
+    """Whether autograd will use the gradient with respect to the raw parameters."""
+    node = ctx.next_functions[1][0]
     return not _in_plain_autograd() or (node is not None and torch._C._will_engine_execute_node(node))
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """``function.apply``; without what it does for torch.func where that is not in use: half of its time."""
+    """``function.apply``, without its work for torch.func where that is not in use: half of the time."""
     if not _in_plain_autograd():
         return function.apply(*arguments)
     return super(torch.autograd.Function, function).apply(*unwrap_dead_wrappers(arguments))
 
 
 def _batched(function: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-    """The rule of ``vmap``: one more axis in front of all tensors."""
+    """The ``vmap`` rule: one more leading axis for all tensors."""
     *tensors, kernel = arguments
     results = _apply(function, *_with_batch_axis(info, in_dims, tensors), kernel)
     return results, (0,) * len(results)
@@ -319,8 +289,7 @@ class _Forward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        wanted = _is_wanted(ctx, 1)
-        return *_apply(_Backward, *ctx.saved_tensors, *g, wanted, ctx.kernel), None
+        return *_apply(_Backward, *ctx.saved_tensors, *g, _wants_raw(ctx), ctx.kernel), None
 
 
 class _Backward(torch.autograd.Function):
@@ -332,7 +301,7 @@ class _Backward(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         *tensors, _, ctx.kernel = inputs
         ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)  # raw parameters often stay as they are: no zeros for them
+        ctx.set_materialize_grads(False)  # raw parameters often do not move: no zeros for them
 
     @staticmethod
     def backward(ctx: Any, hx: Any, hraw: Any) -> Any:
@@ -364,7 +333,7 @@ class _DoubleBackward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        """Derivatives of third order, of the definition in torch."""
+        """Third derivatives, from the definition in torch."""
 
         def first(x: Tensor, raw: Tensor, *g: Tensor) -> tuple[Tensor, ...]:
             return _gradients(ctx.kernel.definition, (x, raw), g)
@@ -399,7 +368,7 @@ class _InverseBackward(_PointByPoint):
 
     @staticmethod
     def backward(ctx: Any, *h: Any) -> Any:
-        r"""Of $s = (\bar x - \bar\ell\, \ell_x) / f'$, and of $-s\, \partial f - \bar\ell\, \partial\ell$."""
+        r"""Gradient of $s = (\bar x - \bar\ell\,\ell_x)/f'$ and $-s\,\partial f - \bar\ell\,\partial\ell$."""
 
         def first(x: Tensor, raw: Tensor, gx: Tensor, gl: Tensor) -> Pair:
             def pull(gy: Tensor, gl: Tensor) -> Any:
@@ -415,7 +384,7 @@ class _InverseBackward(_PointByPoint):
 def _gradients(
     function: Callable[..., tuple[Tensor, ...]], at: Sequence[Tensor], weights: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Of the weighted sum of a function's results, in all its arguments; differentiable again."""
+    """Gradients of the weighted sum of a function's results in all its arguments; differentiable again."""
     pull: Any = torch.func.vjp(function, *at)[1]
     found: tuple[Tensor, ...] = pull(weights)
     return found

@@ -1,7 +1,7 @@
-// The polynomial on one bin from the widths and rises around it, and back: derivatives of a scalar in reverse.
+// The polynomial on one bin from the widths and rises around it, and gradients back in reverse mode.
 //
 // The formulas are those of knotflow/transforms/basis.py, which explains them; q = order - 2. Every struct
-// computes in its constructor and keeps what its `pull` needs, which adds gradients to what it is given.
+// computes in its constructor and keeps what its `pull` needs. `pull` adds gradients to its arguments.
 #pragma once
 
 #include "vector.hpp"
@@ -14,10 +14,10 @@ constexpr int binomial(int n, int k) {
     return result;
 }
 
-// De Boor's triangle at a knot: first and last diagonal.
+// De Boor's triangle at a knot, with its first and last diagonal.
 template <class F, class S, int q> struct Triangle {
-    S level[q][q];     // level[r][i], i < q - r; level[0] are the slopes given
-    S weight[q][q];    // reciprocal of the sum of the two distances that level[r][i] was mixed with
+    S level[q][q];     // level[r][i], i < q - r; level[0] are the given slopes
+    S weight[q][q];    // reciprocal of the sum of the two distances that weight level[r][i]
     const S *left, *right;
 
     KNOTFLOW_INLINE Triangle(const S* slopes, const S* left_, const S* right_) : left(left_), right(right_) {
@@ -33,7 +33,7 @@ template <class F, class S, int q> struct Triangle {
     KNOTFLOW_INLINE S first(int r) const { return level[r][0]; }
     KNOTFLOW_INLINE S last(int r) const { return level[r][q - 1 - r]; }
 
-    // g[r][i] holds the gradients of all levels; on return g[0] is that of the slopes.
+    // g[r][i] holds the gradients of all levels; on return g[0] is the gradient of the slopes.
     KNOTFLOW_INLINE void pull(S g[q][q], S* g_left, S* g_right) const {
         for (int r = q - 1; r >= 1; --r)
             for (int i = 0; i < q - r; ++i) {
@@ -81,7 +81,7 @@ template <class F, class S, int q> struct Around {
     }
 };
 
-// How far the spline's value at a knot lies above its coefficient: widths of q bins on each side, q rises.
+// Height of the spline's value at a knot above its coefficient, from widths of q bins on each side and q rises.
 template <class F, class S, int q> struct KnotValue {
     Around<F, S, q> around;
     Triangle<F, S, q> triangle;
@@ -94,7 +94,7 @@ template <class F, class S, int q> struct KnotValue {
         offset = offset * F(1.0 / (q + 1));
     }
 
-    // With the gradients of the offset and of the last diagonal, and those of the distances so far.
+    // Takes gradients of the offset and of the last diagonal, and adds to those of the distances.
     KNOTFLOW_INLINE void pull(
         S g_offset, const S* g_last, S* g_left, S* g_right, S* g_widths, S* g_rises) const {
         S g[q][q] = {};
@@ -114,7 +114,7 @@ template <class F, class S, int q> struct Piece {
     S widths[2 * q + 1], rises[q + 1];
     KnotValue<F, S, q> knot;
     S last_slope, support, beyond[q + 1], right_inverse[q + 1];
-    S polar[q + 1][q + 1];  // polar[c][r]: c copies of the right knot put in
+    S polar[q + 1][q + 1];  // polar[c][r]: with c copies of the right knot inserted
     S d[q + 1];
 
     KNOTFLOW_INLINE Piece(const S* widths_, const S* rises_) : knot(widths_, rises_) {
@@ -174,7 +174,7 @@ template <class F, class S, int q> struct Piece {
     }
 };
 
-// Bernstein's polynomials: C(q, i) u^i v^(q-i).
+// Bernstein polynomials: C(q, i) u^i v^(q-i).
 template <class F, class S, int q> KNOTFLOW_INLINE void bernstein(S u, S v, S* basis) {
     S up[q + 1], vp[q + 1];
     set<F>(up[0], splat<F>(1)), set<F>(vp[0], splat<F>(1));
@@ -182,7 +182,7 @@ template <class F, class S, int q> KNOTFLOW_INLINE void bernstein(S u, S v, S* b
     for (int i = 0; i <= q; ++i) basis[i] = up[i] * vp[q - i] * F(binomial(q, i));
 }
 
-// Rise from 0 to u in units of the width, slope, and derivative of the slope by u.
+// Rise from 0 to u in units of the width, and slope, with their derivatives by d.
 template <class F, class S, int q> struct Evaluated {
     S basis[q + 1];     // of the slope
     S integral[q + 1];  // d rise / d d[i]

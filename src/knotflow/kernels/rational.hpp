@@ -22,7 +22,7 @@ template <class F> struct RationalPlan {
     }
 };
 
-// f on a bin: the fraction of its height that is reached at u, the slope, and gradients of both.
+// f on a bin: the fraction of the height reached at u, the slope, and gradients of both.
 template <class F, class S> struct RationalPiece {
     S width, height, d0, d1, s, u, v, uv, a, p, per_denominator, fraction, slope;
 
@@ -42,7 +42,7 @@ template <class F, class S> struct RationalPiece {
         return dp / p - (v - u) * (d0 + d1 - s * F(2)) * per_denominator * F(2);
     }
 
-    // Of gy f + gl log slope; g_place is the gradient of the point.
+    // Gradient of gy f + gl log slope; g_place is that of the point.
     KNOTFLOW_INLINE void pull(S gy, S gl, S& g_place, S& g_width, S& g_height, S* g_slopes) const {
         const S g_fraction = gy * height, g_p = gl / p;
         const S g_denominator = -(g_fraction * fraction + gl * F(2)) * per_denominator;
@@ -92,7 +92,7 @@ template <class F, class S> struct Rational {
             widths[i] = all[i] * per_width + plan.width_floor;
             heights[i] = e_heights[i] * per_height + plan.height_floor;
         }
-        slopes[0] = S{}, slopes[n] = S{};  // those at the ends of a line, which are 1, have none
+        slopes[0] = S{}, slopes[n] = S{};  // the end slopes of a line are 1 and have no parameters
         for (int i = 0; i < plan.raw_slopes; ++i) slopes[plan.first_slope + i] = all[2 * n + i] + plan.shift;
         if (space.domain == CIRCLE) slopes[n] = slopes[0];
         prefix_sums<F>(widths, n, space.low, ends);
@@ -105,10 +105,10 @@ template <class F, class S> struct Rational {
         return select<F>(positive, x, S{}) + logarithm<F>(exponential<F>(select<F>(positive, -x, x)) + F(1));
     }
 
-    // What shapes a bin. Only two slopes of all matter for a point.
+    // The shape of a bin. Only two of all slopes matter for a point.
     struct Bin {
         S width[1], height[1], raw[2], ends[2];
-        Mask<F> fixed[2];  // whether an end of the bin is the end of a line, where the slope is 1
+        Mask<F> fixed[2];  // whether an end of the bin is an end of the line, where the slope is 1
 
         KNOTFLOW_INLINE Bin(const Rational& map, Mask<F> bin) {
             gather<F>(map.widths, bin, width);
@@ -142,7 +142,7 @@ template <class F, class S> struct Rational {
         ladj = select<F>(outside, S{}, logarithm<F>(at.slope));
     }
 
-    // As BSpline's.
+    // As in BSpline.
     template <bool of_inverse> KNOTFLOW_INLINE void backward(S x, S gy, S gl, S& gx, bool with_raw) {
         const int n = plan.bins;
         const Place<F, S> place(space, x, ends, plan.bins);
@@ -162,7 +162,7 @@ template <class F, class S> struct Rational {
             g_ends[i] = select<F>(shape.fixed[i], S{}, g_ends[i] * sigmoid<F>(shape.raw[i]));
         if constexpr (!of_inverse) gx = select<F>(outside, g_outside, g_place);
         if (!with_raw) return;
-        // Widths and heights before the bin move its left knot and the value there.
+        // Widths and heights before the bin shift its left knot and the value there.
         const S nothing{}, g_knot = -g_place;
         for (int i = 0; i < n; ++i) {
             const Mask<F> before = bin > typename Types<F>::Int(i);
@@ -195,7 +195,7 @@ template <class F, class S> struct Rational {
         Vec<F> square = b * b + F(4) * a * c;
         square = square > zero ? square : square < zero ? zero : square;
         const Vec<F> root = clamp<F>(F(2) * c / (b + sqrt_of<F>(square)), zero, one);
-        // A last Newton step in the full formulas.
+        // One last Newton step with the full formulas.
         const RationalPiece<F, Vec<F>> near = shape.at(root);
         const Vec<F> u = clamp<F>(root - (near.fraction - goal) * s / near.slope, zero, one);
         const RationalPiece<F, Vec<F>> at = shape.at(u);

@@ -1,4 +1,4 @@
-// Rows of memory, one a point, as vectors of points, and back; rows that every lane chooses for itself.
+// Rows of memory, one per point, to vectors of points and back; and gathers with an index per lane.
 #pragma once
 
 #include "call.hpp"
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Raw parameters of up to `lanes` points (each a row of n numbers), one vector a parameter.
+// Raw parameters of up to `lanes` points (each a row of n numbers), one vector per parameter.
 template <class F, class Put>
 KNOTFLOW_INLINE void read_rows(const F* from, int64_t stride, int points, int n, Put put) {
     constexpr int W = lanes<F>;
@@ -18,7 +18,7 @@ KNOTFLOW_INLINE void read_rows(const F* from, int64_t stride, int points, int n,
         }
         return;
     }
-    // Squares side by side; the last one overlaps the one before, so that nothing is read beyond a row.
+    // Square tiles side by side; the last overlaps the one before, so that nothing is read beyond a row.
     for (int done = 0; done < n; done += W) {
         const int first = done + W <= n ? done : n - W;
         Vec<F> tile[W];
@@ -47,7 +47,7 @@ KNOTFLOW_INLINE void write_rows(F* to, int64_t stride, int points, int n, Get ge
     }
 }
 
-// All n raw parameters of points, with their tangents for dual numbers.
+// All n raw parameters of points; for dual numbers with their tangents.
 template <class F, class S>
 KNOTFLOW_INLINE void read_raw(const Call& call, int64_t first, int points, int n, S* to) {
     const F* raw = static_cast<const F*>(call.raw) + first * call.raw_stride;
@@ -75,7 +75,7 @@ template <class F> KNOTFLOW_INLINE void write_points(void* to, int64_t first, in
     for (int i = 0; i < points; ++i) values[i] = v[i];
 }
 
-// Rows index .. index + n - 1, of every lane its own index.
+// Rows index .. index + n - 1, with a different index in every lane.
 template <class F, class S, int n>
 KNOTFLOW_INLINE void gather(const S* rows, Mask<F> index, S (&out)[n]) {
     constexpr int step = sizeof(S) / sizeof(F), parts = step / lanes<F>;

@@ -6,7 +6,7 @@
 
 namespace {
 
-// The stretch [low, high] on which a map acts, and what lies beyond.
+// The stretch [low, high] on which a map acts, and what happens outside.
 template <class F> struct Space {
     DomainKind domain;
     F low, high, length;
@@ -16,7 +16,7 @@ template <class F> struct Space {
 
     KNOTFLOW_INLINE Vec<F> remainder(Vec<F> x) const { return x - floor_of<F>(x / length) * length; }
 
-    // Points of a user as points of [low, high].
+    // The user's points as points of [low, high].
     KNOTFLOW_INLINE Vec<F> enter(Vec<F> x) const {
         const Vec<F> first = splat<F>(low), last = splat<F>(high);
         if (domain == LINE) return outside(x) ? first : x;
@@ -27,13 +27,13 @@ template <class F> struct Space {
         return clamp<F>(x, first, last);
     }
 
-    // Where a line has the identity; nowhere else.
+    // Mask of the points on which the map is the identity; only a line has any.
     KNOTFLOW_INLINE Mask<F> outside(Vec<F> x) const {
         const Mask<F> beyond = (x < low) | (x > high);
         return domain == LINE ? beyond : beyond ^ beyond;
     }
 
-    // Keep images inside in spite of rounding, and send the upper end exactly to itself.
+    // Keeps images inside despite rounding, and maps the upper end exactly to itself.
     KNOTFLOW_INLINE Vec<F> onto(Vec<F> source, Vec<F> image) const {
         const Vec<F> last = splat<F>(high);
         return source >= last ? last : clamp<F>(image, splat<F>(low), last);

@@ -1,5 +1,5 @@
-// Vectors of points: arithmetic of the compiler's own vector types, exponential, logarithm, transposition, and
-// dual numbers over them. All of it is in an unnamed namespace: every instruction set has its own copy.
+// Vectors of points, with the compiler's vector types: exponential, logarithm, transposition, and dual numbers.
+// Everything is in an unnamed namespace, so that every instruction set has its own copy.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ template <> struct Types<float> {
     typedef int32_t I __attribute__((vector_size(KNOTFLOW_BYTES)));
     typedef int32_t Int;
     typedef float Scalar;
-    static constexpr float magic = 12582912.0f;  // 1.5 2^23: adding it rounds to a whole number
+    static constexpr float magic = 12582912.0f;  // 1.5 2^23: adding it rounds to an integer
     static constexpr int mantissa = 23, bias = 127;
     static constexpr float least = -87.0f, most = 88.0f;
     static constexpr float eps = 1.1920929e-07f, tiny = 1.17549435e-38f;
@@ -83,7 +83,7 @@ template <class F> KNOTFLOW_INLINE Vec<F> sqrt_of(Vec<F> x) {
     return y;
 }
 
-// Comparisons are false for NaN, so that what is not a number stays so.
+// Comparisons with NaN are false, so NaN stays NaN.
 template <class F> KNOTFLOW_INLINE Vec<F> clamp(Vec<F> x, Vec<F> low, Vec<F> high) {
     x = x < low ? low : x;
     return x > high ? high : x;
@@ -93,7 +93,7 @@ constexpr double reciprocal_factorial[] = {
     1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
     1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800, 1.0 / 87178291200};
 
-// e^x = 2^n e^r, |r| <= log(2) / 2, by the series of e^r.
+// e^x = 2^n e^r with |r| <= log(2) / 2, by the series of e^r.
 template <class F> KNOTFLOW_INLINE Vec<F> exp_of(Vec<F> x) {
     using T = Types<F>;
     x = clamp<F>(x, splat<F>(T::least), splat<F>(T::most));
@@ -121,11 +121,11 @@ template <class F> KNOTFLOW_INLINE Vec<F> log_of(Vec<F> x) {
     for (int i = T::log_terms - 1; i >= 0; --i) sum = sum * square + F(1.0 / (2 * i + 1));
     const Vec<F> log = n * T::ln2_high + (n * T::ln2_low + F(2) * s * sum);
     const Vec<F> nothing = splat<F>(-F(__builtin_inf()));
-    // Infinity and NaN stay what they are; what is too small for the formula has no logarithm worth the name.
+    // Infinity and NaN stay; below the normal range the result is minus infinity.
     return x < F(__builtin_inf()) ? (x < T::tiny ? nothing : log) : x;
 }
 
-// ---- transposition of as many vectors as they have lanes
+// ---- transposition of as many vectors as there are lanes
 
 template <class F, size_t... Lane>
 KNOTFLOW_INLINE Vec<F> interleave_low(Vec<F> a, Vec<F> b, std::index_sequence<Lane...>) {
@@ -192,12 +192,12 @@ template <class F> KNOTFLOW_INLINE Dual<F> operator/(Scalar<F> a, Dual<F> b) {
 template <class F> KNOTFLOW_INLINE Dual<F> operator*(Dual<F> a, Vec<F> b) { return {a.v * b, a.d * b}; }
 template <class F> KNOTFLOW_INLINE Dual<F> operator-(Dual<F> a, Vec<F> b) { return {a.v - b, a.d}; }
 
-// What differs between plain vectors and dual numbers. S is one of the two.
+// Functions that differ between plain vectors and dual numbers. S is one of the two.
 template <class F> KNOTFLOW_INLINE Vec<F> value(Vec<F> a) { return a; }
 template <class F> KNOTFLOW_INLINE Vec<F> value(Dual<F> a) { return a.v; }
 template <class F> KNOTFLOW_INLINE void set(Vec<F>& to, Vec<F> v) { to = v; }
 template <class F> KNOTFLOW_INLINE void set(Dual<F>& to, Vec<F> v) { to = {v, Vec<F>{}}; }
-// The value is replaced, derivatives stay: clamps must not take derivatives away.
+// Replaces the value and keeps the derivatives: a clamp must not remove them.
 template <class F> KNOTFLOW_INLINE void set_value(Vec<F>& to, Vec<F> v) { to = v; }
 template <class F> KNOTFLOW_INLINE void set_value(Dual<F>& to, Vec<F> v) { to.v = v; }
 template <class F> KNOTFLOW_INLINE Vec<F> select(Mask<F> mask, Vec<F> a, Vec<F> b) { return mask ? a : b; }

@@ -1,4 +1,4 @@
-"""Increasing maps of one variable: no network, no molecule.
+"""Increasing maps of one variable, without networks or molecules.
 
 Each family maps ``(x, raw)`` to ``(y, log dy/dx)`` and back, see [`Transform`][knotflow.Transform].
 """

@@ -16,8 +16,8 @@ from knotflow.transforms.domains import RealLine
 class Affine(SlopeTransform):
     r"""Scale and shift: $f(x) = e^{s} x + b$ on the whole real line.
 
-    Raw parameters are the shift $b$ and the log-scale, which is softly bounded,
-    $s = B \tanh(\mathrm{raw} / B)$ with $B = \log$ ``max_slope``; zero gives the identity.
+    The two raw parameters are the shift $b$ and a log-scale, which is softly bounded:
+    $s = B \tanh(\mathrm{raw} / B)$ with $B = \log$ ``max_slope``. Zeros give the identity.
 
     Args:
         max_slope: every slope lies within ``[1 / max_slope, max_slope]``.

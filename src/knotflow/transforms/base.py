@@ -1,4 +1,4 @@
-"""What every family of monotone maps of one variable has in common."""
+"""The base classes of all transform families, with their checks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def check_count(name: str, value: int, least: int) -> None:
 
 
 class Kernel(Protocol):
-    """What computes a family faster than its definition does (`knotflow.kernels`), up to rounding."""
+    """Computes a family faster than its definition, equal up to rounding (see `knotflow.kernels`)."""
 
     def takes(self, x: Tensor, raw: Tensor) -> bool:
-        """Whether it computes these points."""
+        """Whether the kernel handles these tensors."""
 
     def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """As `Transform.forward`."""
@@ -33,13 +33,13 @@ class Kernel(Protocol):
 class Transform(ABC):
     r"""A family of increasing maps $f(\cdot\,; \theta)$ of a one-dimensional domain onto itself.
 
-    A family is stateless: it holds no tensor. It says how many raw parameters one map takes
-    (`n_parameters`, unconstrained reals, usually the output of a network) and maps points with
-    them. Points ``x`` have any shape; ``raw`` has that shape plus a last axis of size
-    `n_parameters`, up to broadcasting. Results follow the dtype and the device of ``x``.
+    A family is stateless: it holds no tensors. One map takes `n_parameters` raw parameters, which are
+    unconstrained reals and usually the output of a network. Points ``x`` have any shape; ``raw`` has that
+    shape plus a last axis of size `n_parameters`, up to broadcasting. Results have the dtype and device of
+    ``x``.
 
-    A family is a frozen dataclass. Its fields are its configuration: they say when two families are
-    equal, what is printed, and what a flow's configuration and model file hold.
+    A family is a frozen dataclass, and its fields are its configuration. They define equality and ``repr``,
+    and are what a flow's configuration and model file store.
 
     **To add a family**, write one file with a frozen dataclass that derives from `SlopeTransform`, and
     add a line for it to ``transforms/families.py``. Flows, presets, the command line and the tests of
@@ -47,14 +47,14 @@ class Transform(ABC):
     """
 
     domain: Domain
-    """Where the maps act."""
+    """The domain on which the maps act."""
     n_parameters: int
     """Size of the last axis of ``raw``."""
     smoothness: float
     """How often each map and its inverse are continuously differentiable (``inf``: smooth)."""
 
     kernel: Kernel | None = None
-    """A faster twin of the definition, for the tensors that it takes; None: there is none."""
+    """A faster twin of the definition, for the tensors it takes; None if there is none."""
 
     def forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         r"""Map points: returns $y = f(x)$ and $\log f'(x)$, both of the shape of ``x``."""
@@ -74,14 +74,14 @@ class Transform(ABC):
 
     @abstractmethod
     def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """What `forward` is: the definition, made of torch functions alone. Shapes are not checked."""
+        """The definition of `forward` in pure torch, without kernels. Shapes are not checked."""
 
     @abstractmethod
     def define_inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """What `inverse` is, as `define_forward`."""
+        """The definition of `inverse` in pure torch, likewise."""
 
     def _derive(self, **values: Any) -> None:
-        """Set attributes that follow from the fields; for ``__post_init__`` of the frozen dataclass."""
+        """Set attributes that follow from the fields, in ``__post_init__`` of the frozen dataclass."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -112,14 +112,11 @@ class Transform(ABC):
 
 
 class SlopeTransform(Transform):
-    """A family that is given by images and slopes on ``[domain.low, domain.high]``.
+    """A family defined by its images and slopes on ``[domain.low, domain.high]``.
 
-    Checks, wrapping, the identity outside a `Line` and the logarithm are done here. A new family has a
-    field ``domain``, sets `n_parameters` and `smoothness` (in ``__post_init__``, by ``self._derive``), and
-    writes two methods:
-
-    * ``_forward(x, raw)`` gets points of ``[domain.low, domain.high]`` and returns image and slope $f'$;
-    * ``_inverse(y, raw)`` returns the preimage $x$ and, again, the slope $f'(x)$ of the forward map.
+    This class does the checks, the wrapping, the identity outside a `Line` and the logarithm. A new family
+    has a field ``domain``, sets `n_parameters` and `smoothness` (in ``__post_init__``, with
+    ``self._derive``), and implements `_forward` and `_inverse`.
     """
 
     def define_forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,11 +129,11 @@ class SlopeTransform(Transform):
 
     @abstractmethod
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Image and slope of points of ``[domain.low, domain.high]``."""
+        """Image and slope $f'$ of points in ``[domain.low, domain.high]``."""
 
     @abstractmethod
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Preimage ``x`` of points of ``[domain.low, domain.high]``, and slope of ``f`` at ``x``."""
+        """Preimage $x$ of points in ``[domain.low, domain.high]``, and the slope $f'(x)$, not its inverse."""
 
     def _leave(self, x: Tensor, y: Tensor, ladj: Tensor) -> tuple[Tensor, Tensor]:
         inside = self.domain.inside(x)
@@ -145,6 +142,6 @@ class SlopeTransform(Transform):
         return torch.where(inside, y, x), torch.where(inside, ladj, 0.0)
 
     def _onto(self, source: Tensor, image: Tensor) -> Tensor:
-        """Keep images inside the domain in spite of rounding, and send its upper end exactly to itself."""
+        """Keep images inside the domain despite rounding, and map its upper end exactly to itself."""
         low, high = self.domain.low, self.domain.high
         return with_value(image, torch.where(source >= high, high, image.clamp(low, high)))

@@ -1,6 +1,6 @@
-r"""From B-spline coefficients to the polynomial on one bin.
+r"""The polynomial on one bin of a B-spline, from its coefficients.
 
-Only the derivative is ever expanded. On a bin of width $w$ the slope $f'$ of a spline of order $k$ is
+Only the derivative is expanded. On a bin of width $w$ the slope $f'$ of a spline of order $k$ is
 a polynomial of degree $q = k - 2$ in the local coordinate $u \in [0, 1]$, and its Bernstein coefficients
 $d_0, \dots, d_q$ are convex combinations of the spline's slope coefficients
 $c_j = (k-1)\,\Delta\alpha_j / (t_{j+k-1} - t_j)$, which are positive (Theorem 1 of the paper). So
@@ -55,51 +55,50 @@ def triangle(
     return first, last
 
 
-def slope_coefficients(
-    rises: Sequence[Tensor], left: Sequence[Tensor], right: Sequence[Tensor]
-) -> list[Tensor]:
-    """``c_-q, c_-q+1, ..``: each rise times k - 1, divided by the length of its support."""
-    q = len(left)
-    return [
-        (q + 1) * rise / (left[q - 1 - m] + right[m] if m < q else right[m]) for m, rise in enumerate(rises)
-    ]
+def _around(
+    widths: Sequence[Tensor], rises: Sequence[Tensor], q: int
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Distances from ``t_0`` to the knots on its left and right, and slope coefficients ``c_-q, c_-q+1, ..``.
+
+    A slope coefficient is its rise times k - 1, divided by the length of its support.
+    """
+    left, right = list(accumulate(widths[q - 1 :: -1])), list(accumulate(widths[q:]))
+    supports = [left[q - 1 - m] + right[m] if m < q else right[m] for m in range(len(rises))]
+    return left, right, [(q + 1) * rise / support for rise, support in zip(rises, supports, strict=True)]
 
 
 def knot_value(widths: Sequence[Tensor], rises: Sequence[Tensor]) -> Tensor:
-    r"""How far the spline's value at knot ``t_0`` lies above its coefficient $\alpha_{-(k-1)}$.
+    r"""Height of the spline's value at knot ``t_0`` above its coefficient $\alpha_{-(k-1)}$.
 
     Args:
         widths: widths of the q bins on each side of the knot.
         rises: coefficient increments $\Delta\alpha_{-q}, \dots, \Delta\alpha_{-1}$.
     """
-    q = len(rises)
-    left, right = list(accumulate(widths[q - 1 :: -1])), list(accumulate(widths[q:]))
-    first, _ = triangle(slope_coefficients(rises, left, right), left, right)
-    return _offset(first, left)
+    left, right, slopes = _around(widths, rises, len(rises))
+    return _offset(triangle(slopes, left, right)[0], left)
 
 
 def _offset(first: Sequence[Tensor], left: Sequence[Tensor]) -> Tensor:
-    r"""The difference $\frac{1}{k-1} \sum_{r=1}^{q} (t_0 - t_{r-q-1}) F(t_{r-q}, \dots, t_{-1}, t_0^r)$."""
+    r"""`knot_value`: $\frac{1}{k-1} \sum_{r=1}^{q} (t_0 - t_{r-q-1}) F(t_{r-q}, \dots, t_{-1}, t_0^r)$."""
     terms = (distance * value for distance, value in zip(reversed(left), first, strict=True))
     return reduce(add, terms) / (len(first) + 1)
 
 
 def bernstein(widths: Sequence[Tensor], rises: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    r"""Slope polynomial of a bin.
+    r"""Slope polynomial of bin 0.
 
     Args:
         widths: widths of the bins -q .. q around bin 0, zero beyond the ends of an interval.
         rises: coefficient increments $\Delta\alpha_{-q}, \dots, \Delta\alpha_0$.
 
     Returns:
-        Bernstein coefficients ``d_0 .. d_q`` of the slope on bin 0, and `knot_value` of its left knot.
+        Bernstein coefficients ``d_0 .. d_q`` of the slope, and `knot_value` of the left knot.
     """
     q = len(rises) - 1
-    left, right = list(accumulate(widths[q - 1 :: -1])), list(accumulate(widths[q:]))
-    slopes = slope_coefficients(rises, left, right)
+    left, right, slopes = _around(widths, rises, q)
     first, last = triangle(slopes[:-1], left, right)
     beyond = list(accumulate(widths[q + 1 :]))
-    # polar[r] = F(t_0^r, t_1, .., t_{q-r}); each round puts one more t_1 among the arguments.
+    # polar[r] = F(t_0^r, t_1, .., t_{q-r}); each round inserts one more t_1.
     polar = [slopes[-1], *last]
     coefficients = [polar[q], polar[q - 1]]
     polar = polar[:q]
@@ -113,7 +112,7 @@ def bernstein(widths: Sequence[Tensor], rises: Sequence[Tensor]) -> tuple[list[T
 
 
 def evaluate(coefficients: Sequence[Tensor], u: Tensor) -> tuple[Tensor, Tensor]:
-    """Rise from 0 to ``u`` (in units of the bin's width) and slope at ``u`` of a slope polynomial."""
+    """Rise from 0 to ``u`` (in units of the bin width) and slope at ``u``, from Bernstein coefficients."""
     p = len(coefficients)
     sums = list(accumulate(coefficients))
     rise = [total * (comb(p, i + 1) / p) for i, total in enumerate(sums)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -36,14 +36,15 @@ class BSpline(SlopeTransform):
       f'(x) = \sum_j c_j B_{j,k-1,t}(x), \quad
       c_j = (k-1) \frac{\alpha_j - \alpha_{j-1}}{t_{j+k-1} - t_j} > 0 .$$
 
-    Each map is $k - 2$ times continuously differentiable and so is its inverse; its slope lies between the
-    least and the largest $c_j$ (Theorem 1 of Hong & Chun, "Neural Diffeomorphic Non-uniform B-spline
+    Each map and its inverse are $k - 2$ times continuously differentiable. The slope lies between the
+    smallest and the largest $c_j$ (Theorem 1 of Hong & Chun, "Neural Diffeomorphic Non-uniform B-spline
     Flows", AAAI 2023). Raw parameters of zero give the identity.
 
     * On an `Interval` the map is onto and its end slopes are free (Algorithm 1).
     * On a `Circle` all derivatives up to order $k - 2$ match at the seam (Theorem 2), for any number of bins.
-    * On a `Line` the map is the identity outside ``[low, high]``, joined with $k - 2$ derivatives: end slopes
-      are 1, higher derivatives 0. Between the joins lie ``bins`` free bins, and k - 2 more on each side.
+    * On a `Line` the map is the identity outside ``[low, high]``. It joins the identity with $k - 2$
+      derivatives: end slopes are 1, higher derivatives 0. There are ``bins`` free bins, and k - 2 more on
+      each side.
 
     Args:
         bins: number of bins, at least 1.
@@ -51,8 +52,8 @@ class BSpline(SlopeTransform):
         domain: `Interval`, `Circle` or `Line`.
         parametrisation: ``"slopes"`` (bounded slopes, the default), ``"paper"`` (Algorithm 1 as published),
             or an instance of `Slopes` or `Paper` with other floors and bounds.
-        phase: on a circle, add a learned rotation (one more raw parameter, in radians), so that ``low`` need
-            not be a fixed point.
+        phase: on a circle, add a learned rotation, so that ``low`` is not a fixed point. It takes one more
+            raw parameter, in radians.
     """
 
     bins: int = 32
@@ -69,17 +70,24 @@ class BSpline(SlopeTransform):
         check_count("order", self.order, 3)
         if self.phase and not isinstance(self.domain, Circle):
             raise ValueError(f"a phase needs a Circle, got {self.domain}; leave phase=False.")
-        scheme, layout = _parametrisation(self.parametrisation), Layout(self.bins, self.order, self.domain)
+        scheme, layout = self.parametrisation, Layout(self.bins, self.order, self.domain)
+        if not isinstance(scheme, Parametrisation):
+            if scheme not in PARAMETRISATIONS:
+                raise ValueError(
+                    f"parametrisation must be one of {sorted(PARAMETRISATIONS)} or an instance of Slopes or "
+                    f"Paper, got {scheme!r}."
+                )
+            scheme = PARAMETRISATIONS[scheme]()
         scheme.check(layout)
-        sizes = scheme.sizes(layout)
-        self._derive(parametrisation=scheme, layout=layout, n_parameters=sum(sizes) + self.phase)
-        self._derive(smoothness=self.order - 2, kernel=_kernel(self))
+        self._derive(parametrisation=scheme, layout=layout, smoothness=self.order - 2)
+        self._derive(n_parameters=sum(scheme.sizes(layout)) + self.phase)
+        self._derive(kernel=self._kernel())
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
-        j, knot = spline.knots.locate(x)
+        j = spline.knots.locate(x)
         width, coefficients, value = self._piece(spline, j)
-        rise, slope = evaluate(coefficients, clip((x - knot) / width, 0.0, 1.0))
+        rise, slope = evaluate(coefficients, clip((x - spline.knots.at(j)) / width, 0.0, 1.0))
         y = self._onto(x, value + width * rise)
         return self.domain.enter(y + self._rotation(raw)) if self.phase else y, slope
 
@@ -94,7 +102,7 @@ class BSpline(SlopeTransform):
         left, right = spline.knots.at(j), spline.knots.at(j + 1)
         x = left + width * u
         # Widths do not add up to the knots to the last digit, and a steep slope would multiply the
-        # difference: x must not pass the right knot, and what is that knot's value up to rounding is its.
+        # difference. So x must not pass the right knot, and is that knot if y is its value up to rounding.
         missing = width * (sum(coefficients[1:], coefficients[0]) / len(coefficients) - target)
         rounding = 2 * torch.finfo(x.dtype).eps * self.domain.length
         at_knot = (missing <= rounding) & (coefficients[-1] > 2)
@@ -105,8 +113,8 @@ class BSpline(SlopeTransform):
         """Certified bounds of the slope of each map, by Theorem 1.
 
         Returns:
-            Least and largest slope coefficient, of the shape of ``raw`` without its last axis, widened by
-            what rounding can add to a computed slope.
+            Smallest and largest slope coefficient, in the shape of ``raw`` without its last axis. They are
+            widened by the rounding error of a computed slope.
         """
         self.check_raw(raw)
         spline = self._knots(raw)
@@ -115,7 +123,7 @@ class BSpline(SlopeTransform):
         return slopes.amin(-1) * (1 - margin), slopes.amax(-1) * (1 + margin)
 
     def knots(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Knots $t$ and coefficients $\alpha$ of each map, as the textbooks and SciPy want them.
+        r"""Knots $t$ and coefficients $\alpha$ of each map, in the convention of textbooks and SciPy.
 
         ``scipy.interpolate.BSpline(t, alpha, order - 1)`` is the map on ``[low, high]`` (without its phase).
 
@@ -130,29 +138,49 @@ class BSpline(SlopeTransform):
         low = torch.full_like(raw[..., :1], self.domain.low)
         right = low + spline.widths.cumsum(-1)
         right[..., -1] = self.domain.high
-        t = torch.cat(
-            [
-                low - torch.stack(before, -1).flip(-1).cumsum(-1).flip(-1),
-                low,
-                right,
-                self.domain.high + torch.stack(after, -1).cumsum(-1),
-            ],
-            -1,
-        )
-        rises = spline.rises
+        outside_left = low - torch.stack(before, -1).flip(-1).cumsum(-1).flip(-1)
+        outside_right = self.domain.high + torch.stack(after, -1).cumsum(-1)
+        t, rises = torch.cat([outside_left, low, right, outside_right], -1), spline.rises
         if self.layout.periodic:
             rises = torch.stack([rises[..., i % n] for i in range(n + q)], -1)
             low = low - self._seam_offset(*spline).unsqueeze(-1)
         return t, torch.cat([low, low + rises.cumsum(-1)], -1)
 
+    def _kernel(self) -> SplineKernel | None:
+        """The native kernel of this family, or None if there is none."""
+        scheme = self.parametrisation
+        if not isinstance(scheme, Slopes | Paper):
+            return None
+        n_widths, n_rises = scheme.sizes(self.layout)
+        if isinstance(scheme, Paper):
+            bounds = {"rise_floor": least_share(scheme.min_rise, n_rises)}
+        else:
+            bounds = {"min_slope": scheme.min_slope, "max_slope": scheme.max_slope}
+        kernel = SplineKernel(
+            family=0,
+            order=self.order,
+            bins=self.bins,
+            domain=number_of(self.domain),
+            parametrisation=int(isinstance(scheme, Paper)),
+            phase=int(self.phase),
+            n_parameters=self.n_parameters,
+            low=self.domain.low,
+            high=self.domain.high,
+            width_floor=least_share(scheme.min_width, n_widths),
+            definition=self.define_forward,
+            **bounds,
+        )
+        prepare()
+        return kernel if kernel.exists else None
+
     def _knots(self, raw: Tensor) -> Knots:
-        scheme = _parametrisation(self.parametrisation)
+        scheme = cast("Parametrisation", self.parametrisation)
         sizes = scheme.sizes(self.layout)
         raw_widths, raw_coefficients = raw[..., : sum(sizes)].split(sizes, -1)
         return scheme.knots(raw_widths, raw_coefficients, self.layout)
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
-        """The splines of all points; those shared by several points are made once."""
+        """The splines of all points; a spline that several points share is built once."""
         widths, rises = (part.expand(*x.shape, part.shape[-1]) for part in self._knots(raw))
         low = self.domain.low
         seam = self._seam_offset(widths, rises) if self.layout.periodic else None
@@ -163,7 +191,7 @@ class BSpline(SlopeTransform):
         return torch.remainder(raw[..., -1] * (length / (2 * math.pi)), length)
 
     def _window(self, values: Tensor, first: Tensor, size: int) -> tuple[Tensor, ...]:
-        """Columns ``first .. first + size - 1`` of widths or rises, beyond the ends periodic or zero."""
+        """Columns ``first .. first + size - 1`` of widths or rises; periodic or zero beyond the ends."""
         n = values.shape[-1]
         index = first.unsqueeze(-1) + torch.arange(size, device=first.device)
         index = index.expand(*values.shape[:-1], size)
@@ -173,7 +201,7 @@ class BSpline(SlopeTransform):
         return torch.where(inside, values.gather(-1, index.clamp(0, n - 1)), 0.0).unbind(-1)
 
     def _piece(self, spline: _Spline, j: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Width of bin j, Bernstein coefficients of the slope on it, value at its left knot."""
+        """Width of bin j, Bernstein coefficients of the slope there, and value at its left knot."""
         q = self.layout.q
         widths = self._window(spline.knots.widths, j - q, 2 * q + 1)
         rises = self._window(spline.coefficients.widths, j, q + 1)
@@ -181,7 +209,7 @@ class BSpline(SlopeTransform):
         return widths[q], coefficients, spline.value(j, offset)
 
     def _seam_offset(self, widths: Tensor, rises: Tensor) -> Tensor:
-        """How far f(low) lies above the coefficient from which the rises of a circle are summed."""
+        """Height of f(low) above the first coefficient, from which the rises of a circle are summed."""
         q, n = self.layout.q, self.layout.pieces
         around = [widths[..., i % n] for i in range(-q, q)]
         return knot_value(around, [rises[..., i % n] for i in range(q)])
@@ -189,19 +217,18 @@ class BSpline(SlopeTransform):
     def _bin_of_value(self, spline: _Spline, y: Tensor) -> Tensor:
         r"""The bin j with $f(t_j) \le y < f(t_{j+1})$.
 
-        The value at a knot is a mean of k - 1 consecutive coefficients, so the coefficients between which y
-        lies leave k - 1 bins to choose from: only the k - 2 knots between those are evaluated.
+        The value at a knot is a mean of k - 1 consecutive coefficients. So the two coefficients around y
+        leave k - 1 candidate bins, and only the k - 2 knots between them are evaluated.
         """
         q, n = self.layout.q, self.layout.pieces
         y, spline = y.detach(), spline.detach()
         if spline.seam is None:
-            i, _ = spline.coefficients.locate(y)
+            i = spline.coefficients.locate(y)
         else:
             level = y + spline.seam
             beyond = level >= self.domain.high
             level = torch.where(beyond, level - self.domain.length, level)
-            i, _ = spline.coefficients.locate(level)
-            i = i + n * beyond
+            i = spline.coefficients.locate(level) + n * beyond
         j = first = i - q
         widths = self._window(spline.knots.widths, first - q + 1, 3 * q - 1)
         rises = self._window(spline.coefficients.widths, first, 2 * q)
@@ -220,60 +247,19 @@ class _Spline(NamedTuple):
     knots: PrefixSums
     coefficients: PrefixSums
     seam: Tensor | None
-    """On a circle, how far f(low) lies above its first coefficient."""
+    """On a circle, height of f(low) above the first coefficient."""
 
     def value(self, j: Tensor, offset: Tensor) -> Tensor:
-        """Value at knot j, which lies ``offset`` above coefficient j; the same bits wherever it is taken."""
+        """Value at knot j, ``offset`` above coefficient j; with the same bits wherever it is computed."""
         return self.coefficients.at(j) + (offset if self.seam is None else offset - self.seam)
 
     def detach(self) -> _Spline:
-        return _Spline(
-            self.knots.detach(),
-            self.coefficients.detach(),
-            None if self.seam is None else self.seam.detach(),
-        )
-
-
-def _kernel(spline: BSpline) -> SplineKernel | None:
-    """The native kernel of a family; None if there is none for it."""
-    choice, domain, layout = spline.parametrisation, spline.domain, spline.layout
-    if not isinstance(choice, Slopes | Paper):
-        return None
-    n_widths, n_rises = choice.sizes(layout)
-    kernel = SplineKernel(
-        family=0,
-        order=spline.order,
-        bins=spline.bins,
-        domain=number_of(domain),
-        parametrisation=int(isinstance(choice, Paper)),
-        phase=int(spline.phase),
-        n_parameters=spline.n_parameters,
-        low=domain.low,
-        high=domain.high,
-        width_floor=least_share(choice.min_width, n_widths),
-        definition=spline.define_forward,
-    )
-    if isinstance(choice, Paper):
-        kernel = kernel._replace(rise_floor=least_share(choice.min_rise, n_rises))
-    else:
-        kernel = kernel._replace(min_slope=choice.min_slope, max_slope=choice.max_slope)
-    prepare()
-    return kernel if kernel.exists else None
-
-
-def _parametrisation(choice: str | Parametrisation) -> Parametrisation:
-    if isinstance(choice, Parametrisation):
-        return choice
-    if choice not in PARAMETRISATIONS:
-        raise ValueError(
-            f"parametrisation must be one of {sorted(PARAMETRISATIONS)} or an instance of Slopes or Paper, "
-            f"got {choice!r}."
-        )
-    return PARAMETRISATIONS[choice]()
+        seam = None if self.seam is None else self.seam.detach()
+        return _Spline(self.knots.detach(), self.coefficients.detach(), seam)
 
 
 def _modulo(index: Tensor, n: int, size: int) -> Tensor:
-    """``index % n``; without the slow remainder where one step back or forth is enough."""
+    """``index % n``, without the slow remainder where one step up or down is enough."""
     if size > n:
         return index % n
     index = torch.where(index < 0, index + n, index)

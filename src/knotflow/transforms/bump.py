@@ -1,4 +1,4 @@
-"""Mixtures of smooth bump functions: infinitely often differentiable, inverted by root finding."""
+"""Mixtures of smooth bumps: infinitely often differentiable, inverted by root finding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from knotflow.transforms.roots import attach_derivatives, bracketed_halley
 
 MAX_SHAPE = 10.0
 EDGE = 1e-3
-"""Closer than this to the ends of a ramp, exp(-1 / (MAX_SHAPE EDGE)) is below 1e-43: zero for every dtype."""
+"""Closer than this to the end of a ramp, exp(-1 / (MAX_SHAPE EDGE)) is below 1e-43: zero in every dtype."""
 STEPS = 60
 
 
@@ -33,13 +33,13 @@ class Bump(SlopeTransform):
       g_i(z) = \sigma_{\alpha_i}\!\big(a_i (z - b_i) + \tfrac12\big).$$
 
     On a circle $g_i$ is summed over its periodic images, so that all derivatives match at the seam. A map
-    takes five parameters a component: weight $w$, shape $\alpha$, shift $b$, scale $a \ge 1$, offset $c$. The
-    inverse has no closed form; it is found by bracketed Newton steps, with exact derivatives.
+    takes five parameters per component: weight $w$, shape $\alpha$, shift $b$, scale $a \ge 1$, offset $c$.
+    The inverse has no closed form. It is found by bracketed Newton steps, with exact derivatives.
 
     Args:
         components: number of bumps, at least 1.
         domain: `Interval` or `Circle`.
-        min_slope: least offset $c$, and so a lower bound of every slope.
+        min_slope: smallest offset $c$, and thus a lower bound of every slope.
     """
 
     components: int = 8
@@ -72,7 +72,7 @@ class Bump(SlopeTransform):
 
     def _mixture(self, raw: Tensor) -> _Mixture:
         weights, shapes, shifts, scales, offsets = raw.unflatten(-1, (5, self.components)).unbind(-2)
-        # Without parameters the bumps stand evenly spaced.
+        # Raw parameters of zero give evenly spaced bumps.
         places = (torch.arange(self.components, device=raw.device, dtype=raw.dtype) + 0.5) / self.components
         bound = math.log(MAX_SHAPE)
         return _Mixture(
@@ -96,10 +96,7 @@ class _Mixture(NamedTuple):
     periodic: bool
 
     def detach(self) -> _Mixture:
-        weights, shapes, shifts, scales, offsets, periodic = self
-        return _Mixture(
-            weights.detach(), shapes.detach(), shifts.detach(), scales.detach(), offsets.detach(), periodic
-        )
+        return self._replace(**{name: getattr(self, name).detach() for name in self._fields[:-1]})
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Value, slope and second derivative at points of the unit interval."""
@@ -117,7 +114,7 @@ class _Mixture(NamedTuple):
         )
 
     def _climb(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sigmoids g and two derivatives; on a circle with their images, which a >= 1 limits to three."""
+        """Sigmoids g and two derivatives; on a circle summed over three images, enough as a >= 1."""
         centre = self.scales * (z - self.shifts) + 0.5
         value, slope, second = _sigmoid(centre, self.shapes)
         for image in (-1, 1) if self.periodic else ():

@@ -1,10 +1,11 @@
-"""One transform after another."""
+"""The composition of transforms."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,12 +20,12 @@ from knotflow.transforms.domains import Line, RealLine
 class Chain(Transform):
     r"""The composition $f_n \circ \dots \circ f_1$ of families, with the raw parameters of all of them.
 
-    ``Chain([Affine(), BSpline(8, domain=Line())])`` first moves and scales a point, then shapes it: where the
-    mean of a coordinate depends on others, a network learns one number, the shift, instead of moving all
-    knots.
+    ``Chain([Affine(), BSpline(8, domain=Line())])`` first shifts and scales a point, then applies a spline.
+    Where the mean of a coordinate depends on others, a network then learns a single number, the shift,
+    instead of moving all knots.
 
     Args:
-        parts: applied in this order. All act on one domain, except that any part may act on the whole
+        parts: applied in this order. All act on the same domain, except that any part may act on the whole
             real line if the others act on a `Line`.
     """
 
@@ -36,11 +37,9 @@ class Chain(Transform):
             raise ValueError("a chain needs at least one transform, got none.")
         own = [f.domain for f in parts if not isinstance(f.domain, RealLine)] or [parts[0].domain]
         mixed = any(isinstance(f.domain, RealLine) for f in parts) and not isinstance(own[0], Line | RealLine)
-        if mixed or any(domain != own[0] for domain in own):
-            raise ValueError(
-                "the transforms of a chain must act on one domain, got "
-                f"{', '.join(str(f.domain) for f in parts)}."
-            )
+        if mixed or len(set(own)) > 1:
+            domains = ", ".join(str(f.domain) for f in parts)
+            raise ValueError(f"the transforms of a chain must act on the same domain, got {domains}.")
         self._derive(
             parts=parts,
             domain=own[0],
@@ -68,12 +67,9 @@ class Chain(Transform):
         return x, ladj
 
     def _kernel(self) -> Kernel | None:
-        """A chain of an affine map and a B-spline on a line has a kernel of its own."""
+        """An affine map followed by a B-spline on a line has a kernel of its own."""
         first, last = self.parts[0], self.parts[-1]
         if len(self.parts) == 2 and isinstance(first, Affine) and isinstance(last.kernel, SplineKernel):
-            return last.kernel.after_affine(math.log(first.max_slope), self._by_definitions)
+            definition = partial(self._through, method="define_forward")  # without the kernels of the parts
+            return last.kernel.after_affine(math.log(first.max_slope), definition)
         return None
-
-    def _by_definitions(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """The map without kernels of its parts."""
-        return self._through(x, raw, "define_forward")

@@ -1,4 +1,4 @@
-"""The one-dimensional spaces on which a transform acts: an interval, a circle, the line."""
+"""The one-dimensional domains on which transforms act: an interval, a circle, the line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 ROUNDING_ULPS = 8
-"""How far outside an `Interval` a point may lie and still count as rounding, in ulps."""
+"""A point this far outside an `Interval`, in ulps of the larger limit, still counts as rounding."""
 
 
 def rounding(domain: Domain, dtype: torch.dtype) -> float:
-    """How far outside the limits of a domain a point may be put by rounding alone."""
+    """The largest distance outside a domain that counts as rounding."""
     return ROUNDING_ULPS * torch.finfo(dtype).eps * max(abs(domain.low), abs(domain.high))
 
 
@@ -26,10 +26,10 @@ def with_value(x: Tensor, value: Tensor) -> Tensor:
 
 
 def clip(x: Tensor, low: float, high: float) -> Tensor:
-    """Clamp the value of ``x`` to ``[low, high]`` and let its derivative pass unchanged.
+    """Clamp the value of ``x`` to ``[low, high]``, but keep its derivative.
 
-    ``torch.clamp`` has derivative 0 outside the bounds, so a point that rounding pushed out by one
-    ulp would lose its gradient.
+    ``torch.clamp`` has derivative 0 outside the bounds, so a point that rounding pushed out by one ulp
+    would lose its gradient.
     """
     return with_value(x, x.clamp(low, high))
 
@@ -38,22 +38,20 @@ def clip(x: Tensor, low: float, high: float) -> Tensor:
 class Domain(ABC):
     """A stretch ``[low, high]`` of the real axis on which a spline acts.
 
-    A family asks its domain for two things only: `enter`, which brings the points of a user to
-    ``[low, high]``, and `inside`, which says where the spline (and not the identity) acts.
+    A family uses two methods of its domain: `enter` brings the user's points to ``[low, high]``, and
+    `inside` says where the spline acts and not the identity.
     """
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
         object.__setattr__(self, "low", float(self.low))
         object.__setattr__(self, "high", float(self.high))
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            raise ValueError(f"{name} needs finite limits, got low={self.low}, high={self.high}.")
-        if not self.low < self.high:
+        if not -math.inf < self.low < self.high < math.inf:
             raise ValueError(
-                f"{name} needs low < high, got low={self.low}, high={self.high}; swap or move the limits."
+                f"{type(self).__name__} needs low < high, both finite, got low={self.low}, "
+                f"high={self.high}; swap or move the limits."
             )
 
     @property
@@ -63,7 +61,7 @@ class Domain(ABC):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Least and largest number that is a point of it: infinite, but not on an `Interval`."""
+        """The smallest and largest valid coordinate: infinite except on an `Interval`."""
         return -math.inf, math.inf
 
     @abstractmethod
@@ -71,10 +69,10 @@ class Domain(ABC):
         """Return ``x`` as points of ``[low, high]``, with derivative 1."""
 
     def check(self, x: Tensor) -> None:  # noqa: B027  (most domains take any point)
-        """Raise ``ValueError`` for points that are not of this domain, where values can be looked at."""
+        """Raise ``ValueError`` for points outside this domain, unless tracing hides the values."""
 
     def inside(self, x: Tensor) -> Tensor | None:
-        """Mask of the points on which the spline acts, or None if that is all of them."""
+        """Mask of the points on which the spline acts, or None for all points."""
         return None
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
@@ -84,11 +82,10 @@ class Domain(ABC):
 
 @dataclass(frozen=True)
 class Interval(Domain):
-    """The closed interval ``[low, high]``; a transform maps it onto itself, end slopes are free.
+    """The closed interval ``[low, high]``; a transform maps it onto itself, with free end slopes.
 
-    A point outside raises ``ValueError``, unless it lies outside by rounding only
-    (`ROUNDING_ULPS` ulps of the larger limit): then it is moved to the limit. Inside
-    ``torch.compile`` and ``torch.vmap`` no value can be looked at, so every point outside is moved
+    A point outside raises ``ValueError``. If it is outside only by rounding (`ROUNDING_ULPS`), it is moved
+    to the limit. ``torch.compile`` and ``torch.vmap`` hide the values, so there every point outside is moved
     to the limit.
     """
 
@@ -110,7 +107,7 @@ class Interval(Domain):
         least, most = torch.aminmax(x.detach())
         try:
             smallest, largest = float(least), float(most)
-        except RuntimeError:  # vmap: values cannot be looked at
+        except RuntimeError:  # vmap hides the values
             return
         if smallest < self.low - slack or largest > self.high + slack:
             raise ValueError(
@@ -128,7 +125,7 @@ UNIT: Final = Interval()
 class Circle(Domain):
     """The circle of length ``high - low``; ``low`` and ``high`` are the same point.
 
-    Any real number is a point of it: those outside ``[low, high]`` are taken modulo the length.
+    Any real number is a valid point: numbers outside ``[low, high]`` are taken modulo the length.
     """
 
     low: float = 0.0
@@ -136,12 +133,12 @@ class Circle(Domain):
 
     def enter(self, x: Tensor) -> Tensor:
         wrapped = self.low + torch.remainder(x - self.low, self.length)
-        # Points inside stay untouched: wrapping would round them.
+        # Points inside are kept as they are: wrapping would round them.
         return clip(torch.where((x < self.low) | (x > self.high), wrapped, x), self.low, self.high)
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         gap = (a - b).abs()
-        # Gaps below a turn stay untouched: the remainder would round them.
+        # Gaps below a turn are kept as they are: the remainder would round them.
         gap = torch.where(gap > self.length, torch.remainder(gap, self.length), gap)
         return torch.minimum(gap, self.length - gap)
 
@@ -154,16 +151,16 @@ class Line(Domain):
     high: float = 5.0
 
     def enter(self, x: Tensor) -> Tensor:
-        # What is computed for points outside is not used; a finite stand-in keeps its gradients finite.
+        # Results for points outside are discarded; a finite stand-in keeps their gradients finite.
         return torch.where(self.inside(x), x, self.low)
 
     def inside(self, x: Tensor) -> Tensor:
-        return ~((x < self.low) | (x > self.high))  # NaN is inside, so that all that is made of it is NaN
+        return ~((x < self.low) | (x > self.high))  # NaN counts as inside, so that results are NaN
 
 
 @dataclass(frozen=True)
 class RealLine(Domain):
-    """The real line without any special stretch, for maps that act everywhere alike."""
+    """The whole real line, for maps that act everywhere in the same way."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -177,12 +174,12 @@ class RealLine(Domain):
 
 
 class Limits(NamedTuple):
-    """Least and largest values of coordinates, the `bounds` of their domains; all of shape (coordinates,)."""
+    """The `Domain.bounds` of several coordinates, as tensors of shape (coordinates,)."""
 
     low: Tensor
     high: Tensor
     middle: Tensor
-    """A point inside."""
+    """Points inside."""
 
     @classmethod
     def of(
@@ -191,10 +188,10 @@ class Limits(NamedTuple):
         """The limits of domains.
 
         Args:
-            domains: Of the coordinates.
-            like: A tensor of the dtype and device that the limits get.
-            margin: Part of an interval that is cut off at each end.
-            rounded: Whether to include what counts as `rounding`.
+            domains: Domain of each coordinate.
+            like: Tensor whose dtype and device the limits get.
+            margin: Fraction of an interval to cut off at each end.
+            rounded: Widen the limits by what counts as `rounding`.
         """
         gaps = [margin * d.length - (rounding(d, like.dtype) if rounded else 0.0) for d in domains]
         return cls(
@@ -204,18 +201,18 @@ class Limits(NamedTuple):
         )
 
     def within(self, x: Tensor) -> Tensor:
-        """Which coordinates (..., coordinates) are finite and between their limits, each for itself."""
+        """Mask of the coordinates (..., coordinates) that are finite and within their limits."""
         return x.isfinite() & (x >= self.low) & (x <= self.high)
 
     def hold(self, x: Tensor) -> Tensor:
-        """Which points (..., coordinates) have all coordinates `within`; shape (...)."""
+        """Mask (...) of the points (..., coordinates) with all coordinates `within` their limits."""
         return self.within(x).all(-1)
 
 
 DOMAINS: Final[dict[str, type[Domain]]] = {"interval": Interval, "circle": Circle, "line": Line}
-"""Those on which coordinates live, by the names that files give them, in the order of the kernels."""
+"""Domains that coordinates can have, by their names in files, in the order of the kernels."""
 
 
 def number_of(domain: Domain) -> int:
-    """Which domain it is, as the kernels count them."""
+    """The number by which the kernels know a domain."""
     return list(DOMAINS.values()).index(type(domain))

@@ -1,4 +1,4 @@
-"""The registry: families that flows, presets and the command line offer by name, one line each."""
+"""The registry of transform families that flows, presets and the command line offer by name."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final, NamedTuple
 
 
 class Family(NamedTuple):
-    """Where a family is, and how large it is unless a user says so. Its file is imported when it is used."""
+    """Where to find a family, and its usual size. Its module is imported on first use."""
 
     module: str
-    """Of this package."""
+    """Module in this package."""
     title: str
     """Name of the class."""
     size: str | None = None
-    """The field that says of how many parts a map consists; None: there is none."""
+    """Field that holds the number of bins or components of a map; None if there is none."""
     usual: int = 0
-    """Its value in presets."""
+    """Value of that field in presets."""
 
     @property
     def kind(self) -> Any:
-        """The class: a `Transform` that is a frozen dataclass."""
+        """The class, a `Transform` and frozen dataclass."""
         return getattr(import_module(f"knotflow.transforms.{self.module}"), self.title)
 
 
@@ -30,4 +30,4 @@ FAMILIES: Final = {
     "bump": Family("bump", "Bump", "components", 8),
 }
 RENAMED: Final = {"smooth": "bump"}
-"""Names that files of earlier versions have."""
+"""Current names of families that files of earlier versions name differently."""

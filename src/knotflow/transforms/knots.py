@@ -1,11 +1,11 @@
-r"""From raw parameters to knots and coefficients: Algorithm 1, Theorem 2 and a slope-bounded variant.
+r"""Knots and coefficients of a spline from raw parameters: Algorithm 1, Theorem 2, a slope-bounded variant.
 
-A spline of order $k$ on $N$ bins is held as the widths of its bins and the increments $\Delta\alpha$
-("rises") of its coefficients; with $q = k - 2$,
+A spline of order $k$ on $N$ bins is stored as the widths of its bins and the increments $\Delta\alpha$
+("rises") of its coefficients. With $q = k - 2$,
 
-* on an interval or a line in *clamped form*: all $q$ outer knots of each side sit on the end, there are
-  $N + q$ rises, the first coefficient is $f(low) = low$ and the rises add up to the length;
-* on a circle in *periodic form*: $N$ rises, and widths and rises continue periodically (Theorem 2).
+* on an interval or a line, it is in *clamped form*: the $q$ outer knots on each side coincide with the end,
+  there are $N + q$ rises, the first coefficient is $f(low) = low$, and the rises add up to the length;
+* on a circle, it is in *periodic form*: $N$ rises, with widths and rises continued periodically (Theorem 2).
 
 Rise number $i$ belongs to the slope coefficient $c_i = (k-1)\,\Delta\alpha_i / (t_{i+1} - t_{i-q})$, whose
 B-spline of order $k - 1$ lives on $[t_{i-q}, t_{i+1}]$; $t_0 = low$ and $t_N = high$.
@@ -28,7 +28,7 @@ from knotflow.transforms.basis import triangle
 from knotflow.transforms.domains import Circle, Domain, Line
 
 DEFAULT_FLOOR = 0.1
-"""Least part by default, as a fraction of what each has if all are equal."""
+"""Default floor of a part, as a fraction of an equal part."""
 
 
 class Knots(NamedTuple):
@@ -42,7 +42,7 @@ class Knots(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Bins, order and domain of a spline, and what follows from them."""
+    """Bins, order and domain of a spline, and what they imply."""
 
     bins: int
     order: int
@@ -50,12 +50,12 @@ class Layout:
 
     @property
     def q(self) -> int:
-        """Degree of the slope, k - 2: also the smoothness, and the number of outer knots a side."""
+        """Degree of the slope, k - 2; also the smoothness, and the number of outer knots on each side."""
         return self.order - 2
 
     @property
     def pieces(self) -> int:
-        """Number N of polynomial pieces; a line has q more a side, to join the identity."""
+        """Number N of polynomial pieces; a line has q more on each side, to join the identity."""
         return self.bins + 2 * self.q if isinstance(self.domain, Line) else self.bins
 
     @property
@@ -65,11 +65,11 @@ class Layout:
 
 
 class Parametrisation(ABC):
-    """How unconstrained numbers become the widths and rises of a spline."""
+    """A rule that turns unconstrained numbers into the widths and rises of a spline."""
 
     @abstractmethod
     def sizes(self, layout: Layout) -> tuple[int, int]:
-        """How many raw parameters go into the widths, and how many into the coefficients."""
+        """Numbers of raw parameters for the widths and for the coefficients."""
 
     @abstractmethod
     def check(self, layout: Layout) -> None:
@@ -77,26 +77,20 @@ class Parametrisation(ABC):
 
     @abstractmethod
     def knots(self, raw_widths: Tensor, raw_coefficients: Tensor, layout: Layout) -> Knots:
-        """Build the spline from raw parameters of the given `sizes`.
-
-        Args:
-            raw_widths: raw parameters of the widths, along the last axis.
-            raw_coefficients: those of the coefficients, likewise.
-            layout: the shape of the spline.
-        """
+        """The spline for raw parameters whose last axes have the given `sizes`."""
 
 
 @dataclass(frozen=True)
 class Paper(Parametrisation):
     """Algorithm 1 of the paper: softmax of the widths and of the rises, with floors.
 
-    On an interval the k - 2 outer knots of each side are parameters too, so one map takes
-    2 bins + 3 (k - 2) parameters; on a circle 2 bins.
+    On an interval the k - 2 outer knots on each side are parameters too, so one map takes
+    2 bins + 3 (k - 2) parameters; on a circle it takes 2 bins.
 
     Args:
-        min_width: floor of a width as a fraction of all widths, outer ones included (the paper's
+        min_width: floor of a width as a fraction of all widths, including the outer ones (the paper's
             epsilon_t); by default a tenth of a uniform width.
-        min_rise: floor of a rise likewise (the paper's epsilon_alpha).
+        min_rise: floor of a rise, likewise (the paper's epsilon_alpha).
     """
 
     min_width: float | None = None
@@ -124,16 +118,16 @@ class Paper(Parametrisation):
 
 @dataclass(frozen=True)
 class Slopes(Parametrisation):
-    """Theorem 1 made a parameter: the coefficients of f' are bounded before normalisation.
+    """Theorem 1 as a parametrisation: the coefficients of f' are bounded before normalisation.
 
-    The slope f' is everywhere a mean of its coefficients, so normalising f to the length of the domain
-    divides them by a number within the same bounds: whatever the raw parameters, every slope lies within
+    The slope f' is everywhere a mean of its coefficients. Normalising f to the length of the domain thus
+    divides them by a number within the same bounds, and for any raw parameters every slope lies within
     [min_slope / max_slope, max_slope / min_slope]. One map takes 2 bins + (k - 2) parameters on an
     interval, 2 bins on a circle, 2 bins + 3 (k - 2) on a line.
 
     Args:
         min_width: floor of a width as a fraction of the domain; by default a tenth of a uniform width.
-        min_slope: least slope coefficient before normalisation, below 1.
+        min_slope: smallest slope coefficient before normalisation, below 1.
         max_slope: largest slope coefficient before normalisation, above 1.
     """
 
@@ -150,7 +144,7 @@ class Slopes(Parametrisation):
         check_floor("min_width", self.min_width, self.sizes(layout)[0])
         if not 0 < self.min_slope < 1 < self.max_slope < math.inf:
             raise ValueError(
-                "expected 0 < min_slope < 1 < max_slope, so that the identity lies between, got "
+                "expected 0 < min_slope < 1 < max_slope, so that the identity is possible, got "
                 f"min_slope={self.min_slope}, max_slope={self.max_slope}."
             )
 
@@ -164,7 +158,7 @@ class Slopes(Parametrisation):
     def _rises(self, raw: Tensor, supports: Tensor) -> Tensor:
         """Bounded slopes times supports, up to a factor.
 
-        The slopes follow a logistic curve from min_slope to max_slope through 1 at 0, close to exp between.
+        The slopes follow a logistic curve from min_slope to max_slope, with value 1 at 0 and close to exp.
         """
         shift = math.log((1 - self.min_slope) / (self.max_slope - 1))
         least = self.min_slope / (self.max_slope - self.min_slope)
@@ -174,7 +168,7 @@ class Slopes(Parametrisation):
 SLOPES: Final = Slopes()
 """The default parametrisation."""
 PARAMETRISATIONS: Final[dict[str, type[Parametrisation]]] = {"slopes": Slopes, "paper": Paper}
-"""By the names that users and files give them."""
+"""Parametrisations by the names that users and files give them."""
 
 
 def supports(widths: Tensor, layout: Layout) -> Tensor:
@@ -187,7 +181,7 @@ def supports(widths: Tensor, layout: Layout) -> Tensor:
 
 
 def _window_sums(widths: Tensor, q: int) -> Tensor:
-    """Sums of all q + 1 consecutive widths; never differences of prefix sums, which lose digits."""
+    """Sums of q + 1 consecutive widths each; differences of prefix sums would lose digits."""
     n = widths.shape[-1] - q
     sums = widths[..., :n] + widths[..., 1 : n + 1]
     for i in range(2, q + 1):
@@ -196,25 +190,22 @@ def _window_sums(widths: Tensor, q: int) -> Tensor:
 
 
 def shares(raw: Tensor, floor: float | None, total: float) -> Tensor:
-    """Positive parts of a total, none below the floor (Algorithm 1, lines 1-2 and 8-9).
-
-    The floor is a fraction of the total; without one it is `DEFAULT_FLOOR` times an equal part.
-    """
+    """Positive parts of a total, none below the floor of `least_share` (Algorithm 1, lines 1-2 and 8-9)."""
     n = raw.shape[-1]
     least = least_share(floor, n)
     return torch.softmax(raw, -1).mul(total * (1 - n * least)).add_(total * least)
 
 
 def least_share(floor: float | None, n: int) -> float:
-    """The floor of one of n parts, as a fraction of all; without one, `DEFAULT_FLOOR` of an equal part."""
+    """Floor of each of n parts, as a fraction of the total; by default `DEFAULT_FLOOR` of an equal part."""
     return DEFAULT_FLOOR / n if floor is None else floor
 
 
 def check_floor(name: str, floor: float | None, n: int) -> None:
-    """Refuse a floor that leaves nothing to distribute among n parts."""
+    """Refuse a floor that leaves nothing to share among n parts."""
     if floor is not None and not 0 < floor * n < 1:
         raise ValueError(
-            f"{name} must be positive and leave room for {n} parts of a whole: expected "
+            f"{name} must be positive and leave room for {n} parts: expected "
             f"0 < {name} < 1/{n} = {1 / n:.4g}, got {floor}; lower it or use fewer bins."
         )
 
@@ -225,9 +216,9 @@ def _scaled(rises: Tensor, layout: Layout) -> Tensor:
 
 
 def _join_identity(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
-    """Give the q slope coefficients of each end the value 1: f joins the identity with q derivatives.
+    """Set the q slope coefficients at each end to 1, so that f joins the identity with q derivatives.
 
-    ``rises`` are those of the coefficients between the ends, up to a factor.
+    ``rises`` are the rises between the ends, up to a factor.
     """
     q, last = layout.q, widths.shape[-1] - 1
     left = list(accumulate(widths.narrow(-1, i, 1) for i in range(q)))
@@ -239,16 +230,16 @@ def _join_identity(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
 
 
 def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
-    """Algorithm 1's spline on [low, high], with its q outer knots a side moved onto the ends.
+    """Algorithm 1's spline on [low, high], with its q outer knots on each side moved onto the ends.
 
-    Algorithm 1 subtracts f(low) and divides by f(high) - f(low) (lines 13-17); where the outer
-    coefficients are much larger than the rest, that cancels digits. Knot insertion takes convex
-    combinations instead: it changes the first and last q slope coefficients, not the function.
+    Algorithm 1 subtracts f(low) and divides by f(high) - f(low) (lines 13-17), which cancels digits where
+    the outer coefficients are much larger than the rest. Knot insertion takes convex combinations instead:
+    it changes the first and last q slope coefficients, but not the function.
 
     Args:
         widths: widths of the bins -q .. N + q - 1, shape (..., N + 2q), up to a factor.
         rises: shape (..., N + q), up to a factor.
-        layout: the shape of the spline.
+        layout: bins, order and domain.
     """
     q, n = layout.q, layout.pieces
     last = n + q - 1
@@ -270,7 +261,7 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
         inside=[width(i) for i in range(q)],
         slopes=[slope(i) for i in range(q)],
     )
-    # The right end finds the left one clamped already, which matters if there are fewer than q bins.
+    # The left end is clamped before the right one, which matters if there are fewer than q bins.
     right = _end_slopes(
         outside=[width(n + i) for i in range(q)],
         inside=[width(n - 1 - i) if i < n else torch.zeros_like(left[0]) for i in range(q)],
@@ -283,9 +274,9 @@ def _clamp(widths: Tensor, rises: Tensor, layout: Layout) -> Knots:
 
 
 def _end_slopes(outside: list[Tensor], inside: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
-    """Slope coefficients of an end, outermost first, after all q outer knots moved onto it.
+    """Slope coefficients of an end, outermost first, after all q outer knots are moved onto it.
 
-    Widths are given going away from the end, slopes from the outermost inwards.
+    Widths are ordered away from the end, slopes from the outermost inwards.
     """
     _, last = triangle(slopes, list(accumulate(outside)), list(accumulate(inside)))
     return last[::-1]

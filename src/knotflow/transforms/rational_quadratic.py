@@ -1,4 +1,4 @@
-"""Rational-quadratic splines: closed-form both ways, once continuously differentiable."""
+"""Rational-quadratic splines: closed form in both directions, once continuously differentiable."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ class RationalQuadratic(SlopeTransform):
     $$f = y_0 + h\,\frac{s u^2 + d_0 u v}{s (1 - 2uv) + (d_0 + d_1) u v}, \qquad
       f' = \frac{s^2 (d_1 u^2 + 2 s u v + d_0 v^2)}{(s (1 - 2uv) + (d_0 + d_1) u v)^2} .$$
 
-    Values and slopes are continuous, second derivatives jump at every knot: forces of a flow made of them
-    are not continuous. Raw parameters of zero give the identity. One map takes ``3 bins + 1`` parameters on
-    an interval, ``3 bins`` on a circle (the slope matches at the seam) and ``3 bins - 1`` on a line (end
-    slopes 1).
+    Values and slopes are continuous, but second derivatives jump at every knot, so a flow of such splines has
+    discontinuous forces. Raw parameters of zero give the identity. One map takes ``3 bins + 1`` parameters on
+    an interval, ``3 bins`` on a circle (slopes match at the seam), ``3 bins - 1`` on a line (end slopes 1).
 
     Args:
         bins: number of bins, at least 1.
         domain: `Interval`, `Circle` or `Line`.
-        min_width: floor of a bin's width, as a fraction of the domain; by default a tenth of a uniform one.
-        min_height: floor of a bin's height likewise.
+        min_width: floor of a bin's width, as a fraction of the domain; by default a tenth of a uniform width.
+        min_height: floor of a bin's height, likewise.
         min_slope: floor of the slopes at the knots.
     """
 
@@ -56,18 +55,30 @@ class RationalQuadratic(SlopeTransform):
             raise ValueError(f"expected 0 < min_slope < 1, got {self.min_slope}.")
         extra = {Circle: 0, Line: -1}.get(type(self.domain), 1)
         self._derive(n_parameters=3 * self.bins + extra, smoothness=1)
-        self._derive(kernel=_kernel(self))
+        kernel = SplineKernel(
+            family=1,
+            bins=self.bins,
+            domain=number_of(self.domain),
+            n_parameters=self.n_parameters,
+            low=self.domain.low,
+            high=self.domain.high,
+            width_floor=least_share(self.min_width, self.bins),
+            rise_floor=least_share(self.min_height, self.bins),
+            min_slope=self.min_slope,
+            definition=self.define_forward,
+        )
+        self._derive(kernel=kernel)
+        prepare()
 
     def _forward(self, x: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, x)
-        j, _ = spline.knots.locate(x)
-        bin_ = spline.at(j)
+        bin_ = spline.at(spline.knots.locate(x))
         fraction, slope = bin_.evaluate(clip((x - bin_.left) / bin_.width, 0.0, 1.0))
         return self._onto(x, bin_.value + bin_.height * fraction), slope * bin_.mean_slope
 
     def _inverse(self, y: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         spline = self._spline(raw, y)
-        j, _ = spline.values.locate(y)
+        j = spline.values.locate(y)
         bin_ = spline.at(j)
         target = (y - bin_.value) / bin_.height
         u, slope = attach_derivatives(bin_.evaluate, target, bin_.root(target))
@@ -77,13 +88,12 @@ class RationalQuadratic(SlopeTransform):
 
     def _spline(self, raw: Tensor, x: Tensor) -> _Spline:
         length, low = self.domain.length, self.domain.low
-        raw_widths, raw_heights, raw_slopes = raw.split(
-            [self.bins, self.bins, self.n_parameters - 2 * self.bins], -1
-        )
+        sizes = [self.bins, self.bins, self.n_parameters - 2 * self.bins]
+        raw_widths, raw_heights, raw_slopes = raw.split(sizes, -1)
         widths = shares(raw_widths, self.min_width, length)
         heights = shares(raw_heights, self.min_height, length)
         shift = math.log(math.expm1(1 - self.min_slope))
-        # torch would replace it by its argument from 20 on, which float64 can tell apart.
+        # By default torch replaces softplus(x) with x above 20, where float64 still sees the difference.
         slopes = self.min_slope + softplus(raw_slopes + shift, threshold=40)
         if isinstance(self.domain, Circle):
             slopes = torch.cat([slopes, slopes[..., :1]], -1)
@@ -94,25 +104,6 @@ class RationalQuadratic(SlopeTransform):
             part.expand(*x.shape, part.shape[-1]) for part in (widths, heights, slopes)
         )
         return _Spline(PrefixSums(widths, low), PrefixSums(heights, low), slopes)
-
-
-def _kernel(f: RationalQuadratic) -> SplineKernel:
-    prepare()
-    return SplineKernel(
-        family=1,
-        order=0,
-        bins=f.bins,
-        domain=number_of(f.domain),
-        parametrisation=0,
-        phase=0,
-        n_parameters=f.n_parameters,
-        low=f.domain.low,
-        high=f.domain.high,
-        width_floor=least_share(f.min_width, f.bins),
-        rise_floor=least_share(f.min_height, f.bins),
-        min_slope=f.min_slope,
-        definition=f.define_forward,
-    )
 
 
 class _Spline(NamedTuple):
@@ -154,7 +145,7 @@ class _Bin(NamedTuple):
         return fraction, s * (d1 * u * u + 2 * s * uv + d0 * v * v) / (denominator * denominator)
 
     def root(self, target: Tensor) -> Tensor:
-        """The ``u`` at which a fraction of the height is reached, in the form without cancellation."""
+        """Point ``u`` at which a fraction of the height is reached, in the form without cancellation."""
         s, d0, d1 = self.mean_slope, self.first_slope, self.last_slope
         bend = (d0 + d1 - 2 * s) * target
         a, b, c = s - d0 + bend, d0 - bend, s * target

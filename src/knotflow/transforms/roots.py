@@ -2,13 +2,12 @@ r"""Roots of increasing functions: closed forms for low degrees, a bracketed pol
 
 `polynomial_root` inverts the spline on one bin: given the Bernstein coefficients
 $d_0, \dots, d_q > 0$ of a slope, it finds $u \in [0, 1]$ with $\int_0^u \sum_i d_i b_i = g$. A closed form
-(q = 1, 2, 3) or a parabola gives a first guess, bracketed Halley steps polish it. Nothing here branches on
-values or can leave the bracket, and a step that is not a number is replaced by a bisection, so nothing can
-fail.
+(q = 1, 2, 3) or a parabola gives a first guess, which bracketed Halley steps polish. The code never branches
+on values and never leaves the bracket, and a step that is NaN becomes a bisection, so it cannot fail.
 
-Derivatives do not run through any of that. The root is taken as a constant, and two plain Newton steps
-from it carry the derivatives: a step squares the order of the error, also as a power series in a change
-of $g$ and $d$, so one step makes first derivatives exact, and two make them exact up to the third.
+Derivatives do not pass through this search. The root is taken as a constant, and two plain Newton steps
+from it carry the derivatives. A Newton step squares the error, also as a power series in a change of $g$ and
+$d$, so one step makes first derivatives exact, and two make derivatives exact up to third order.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ def bracketed_halley(
 ) -> Tensor:
     """Solve ``function(x) = target`` on [0, 1] by Halley steps that fall back to bisection.
 
-    The bracket shrinks with every step. A step that would leave it, or that is longer than ``trust`` and not
-    at most half as long as the step before, is replaced by its middle. Eager code stops when no point moves.
+    The bracket shrinks with every step. A step that would leave it, or that is longer than both ``trust``
+    and half of the step before, goes to its middle instead. Eager code stops when no point moves.
 
     Args:
-        function: maps points to value, slope (positive) and second derivative of an increasing function.
+        function: maps points to value, positive slope and second derivative of an increasing function.
         target: wanted values.
-        guess: where to start.
-        steps: largest number of steps.
-        trust: length below which a step within the bracket is always taken.
+        guess: starting points.
+        steps: maximum number of steps.
+        trust: a step up to this length is always taken if it stays within the bracket.
     """
     x = guess.clamp(0.0, 1.0)
     left, right = torch.zeros_like(x), torch.ones_like(x)
@@ -72,30 +71,26 @@ def _settled(steps: Tensor) -> bool:
         return False
     try:
         return bool(steps.max() <= torch.finfo(steps.dtype).eps)
-    except RuntimeError:  # vmap: values cannot be looked at
+    except RuntimeError:  # vmap hides the values
         return False
 
 
 def attach_derivatives(
     function: Callable[[Tensor], tuple[Tensor, Tensor]], target: Tensor, root: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Give a root in [0, 1] that was found without gradients its exact derivatives, up to the third order.
-
-    Returns:
-        The root, and the slope there.
-    """
+    """A root in [0, 1] that was found without gradients, with exact derivatives to third order; its slope."""
     value, slope = function(root.detach())
-    x = (root - (value - target) / slope).clamp(0.0, 1.0).detach()  # a last step in the full formulas
+    x = (root - (value - target) / slope).clamp(0.0, 1.0).detach()  # one last step with the full formulas
     for _ in range(2):
         value, slope = function(x)
-        # The residual is zero but for rounding, which must not enter the derivatives.
+        # The residual is zero up to rounding, which must not enter the derivatives.
         residual = with_value(value - target, torch.zeros_like(value))
         x = x - residual / slope
     return x, function(x)[1]
 
 
 def polynomial_root(coefficients: Sequence[Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
-    """Find where the integral of a positive Bernstein polynomial reaches a target.
+    """Find the point where the integral of a positive Bernstein polynomial reaches a target.
 
     Args:
         coefficients: Bernstein coefficients ``d_0 .. d_q`` of the slope on [0, 1].
@@ -135,9 +130,9 @@ def increasing_cubic_root(c1: Tensor, c2: Tensor, c3: Tensor, g: Tensor) -> Tens
     r"""Closed-form root of a cubic on the stretch around [0, 1] where it increases.
 
     About its inflection point $u_0$ the cubic reads $s^3 + P s = Q$, $s = u - u_0$. Because it increases on
-    [0, 1], there is one formula for each case and no choice among roots: Cardano's for one real root;
-    of three, the middle one if $c_3 < 0$, else the outer one on the side of [0, 1] (Viète).
-    Where $c_3$ is too small to divide by, the quadratic's root is the answer to within the polish.
+    [0, 1], each case has one formula and there is no choice of roots. One real root: Cardano's formula. Three
+    real roots (Viète): the middle one if $c_3 < 0$, else the outer one on the side of [0, 1]. Where $c_3$ is
+    too small to divide by, the root of the quadratic is close enough for the polish.
     """
     negligible = c3.abs() <= torch.finfo(g.dtype).eps ** (1 / 3) * (c1 + c2.abs())
     lead = torch.where(negligible, 1.0, c3)
@@ -146,12 +141,12 @@ def increasing_cubic_root(c1: Tensor, c2: Tensor, c3: Tensor, g: Tensor) -> Tens
     half_q = 0.5 * (g - centre * (c1 + centre * (2.0 / 3.0) * c2)) / lead
     size = half_q.abs()
     discriminant = size * size + third_p * third_p * third_p
-    # One real root: a - b with a^3 - b^3 = Q, a b = P / 3, written without a difference for P > 0.
+    # One real root: a - b with a^3 - b^3 = Q, a b = P / 3; for P > 0 written without a difference.
     tiny = torch.finfo(g.dtype).tiny
     a = (size + discriminant.clamp(min=0).sqrt()).clamp(min=tiny) ** (1.0 / 3.0)
     b = third_p / a
     cardano = half_q.sign() * torch.where(third_p > 0, 2 * size / (a * a + third_p + b * b), a - b)
-    # Three real roots: 2 sqrt(-P/3) sin(asin(C)/3) is the middle one, shifted by pi/3 the outer one.
+    # Three real roots: the middle one is 2 sqrt(-P/3) sin(asin(C)/3); a shift by pi/3 gives the outer one.
     radius = (-third_p).clamp(min=tiny).sqrt()
     side = torch.where(centre < 0.5, 1.0, -1.0)
     angle = torch.asin((side * half_q / radius / -third_p.clamp(max=-tiny)).clamp(-1.0, 1.0)) / 3
@@ -163,19 +158,19 @@ def increasing_cubic_root(c1: Tensor, c2: Tensor, c3: Tensor, g: Tensor) -> Tens
 
 
 def _quartic(d: Sequence[Tensor], g: Tensor) -> Tensor:
-    """Root in [0, 1] of the quartic with slope coefficients ``d``: Ferrari's, best of its candidates."""
+    """Root in [0, 1] of the quartic with slope coefficients ``d``: the best of Ferrari's candidates."""
     c1, c2 = d[0], 1.5 * (d[1] - d[0])
     c3, c4 = d[0] - 2 * d[1] + d[2], (d[3] - d[0]) / 4 + 0.75 * (d[1] - d[2])
     negligible = c4.abs() <= torch.finfo(g.dtype).eps ** 0.25 * (c1 + c2.abs() + c3.abs())
     lead = torch.where(negligible, 1.0, c4)
-    # Depressed quartic z^4 + p z^2 + q z + r with u = z + centre.
+    # Depressed quartic z^4 + p z^2 + q z + r, with u = z + centre.
     centre = -c3 / (4 * lead)
     b2, b1, b0 = c2 / lead, c1 / lead, -g / lead
     square = centre * centre
     p = b2 - 6 * square
     q = b1 + 2 * b2 * centre - 8 * square * centre
     r = b0 + centre * (b1 + centre * (b2 - 3 * square))
-    # Its resolvent m^3 + p m^2 + (p^2/4 - r) m = q^2/8 has a root m >= 0; take the largest.
+    # Its resolvent m^3 + p m^2 + (p^2/4 - r) m = q^2/8 has a root m >= 0: take the largest.
     m = _largest_cubic_root(p, p * p / 4 - r, -q * q / 8).clamp(min=1e-30)
     root = (2 * m).sqrt()
     best = increasing_cubic_root(c1, c2, c3, g).clamp(0.0, 1.0)
