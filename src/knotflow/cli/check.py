@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli import molecule as options
-from knotflow.cli.model import complete_model, model_file
+from knotflow.cli.model import complete_model
 from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -134,11 +134,12 @@ def _check_molecule(
 
 def _check_model(path: Path, samples: int, seed: int, progress: Progress) -> tuple[str, list[Check]]:
     """A title, and the results. If the file holds no molecule, only the flow is checked."""
-    path = model_file(path)
     from knotflow.analysis.check_model import check_flow, check_model
     from knotflow.flows.boltzmann import BoltzmannGenerator
     from knotflow.flows.io import load, notes
+    from knotflow.workflows.models import model_file
 
+    path = model_file(path)
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, BoltzmannGenerator):

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from knotflow.cli.model import ModelArgument, model_file, results_folder
+from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import AllFramesOption, CompileOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import AGAIN, working
@@ -90,6 +90,8 @@ def dynamics(
 
         knotflow dynamics runs/ala2 --production 1 --trajectory move.xtc
     """
+    from knotflow.workflows.models import model_file, results_folder
+
     if true and data is None:
         raise ValueError("--true needs frames to start from: give a trajectory of the molecule as DATA.")
     path = model_file(model)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli import dynamics as protocol
-from knotflow.cli.model import ModelArgument, model_file, results_file, results_folder
+from knotflow.cli.model import ModelArgument, results_file
 from knotflow.cli.options import AllFramesOption, DrawnOption, Float64Option, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
@@ -60,6 +60,7 @@ def evaluate(
     """
     from knotflow.files import read_json
     from knotflow.workflows.evaluation import evaluate as measure
+    from knotflow.workflows.models import model_file
 
     path = model_file(model)
     target = results_file(path, out, "metrics.json")
@@ -91,6 +92,7 @@ def _drift(
 ) -> dict[str, Any] | None:
     """The drift score of a model from the folder beside it; if it is missing but wanted, it is computed."""
     from knotflow.inputs import file_fingerprint
+    from knotflow.workflows.models import results_folder
 
     folder = results_folder(model) / protocol.FOLDER
     found = protocol.read_drift(folder) if (folder / "drift.json").exists() else None

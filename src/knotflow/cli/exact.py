@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from knotflow.cli.model import ModelArgument, model_file
+from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import Float64Option, SamplesOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
@@ -85,6 +85,7 @@ def exact(
     """
     from knotflow.dynamics.chain_run import ExactPlan, open_run
     from knotflow.storage.samples import check_free, output_files
+    from knotflow.workflows.models import model_file
 
     if not (math.isfinite(dt) and dt > 0):
         raise ValueError(f"--dt must be a positive number of femtoseconds, got {dt:g}.")

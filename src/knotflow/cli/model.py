@@ -39,26 +39,14 @@ ModelArgument = Annotated[
 ]
 
 
-def model_file(model: Path) -> Path:
-    """The model file that a user means, see `knotflow.workflows.models`."""
-    from knotflow.workflows import models
-
-    return models.model_file(model)
-
-
-def results_folder(model: Path) -> Path:
-    """The folder for results about a model file, see `knotflow.workflows.models`."""
-    from knotflow.workflows import models
-
-    return models.results_folder(model)
-
-
 def results_file(path: Path, out: Path | None, name: str) -> Path:
     """The file for results about a model: as the user says, or by its usual name.
 
     Raises:
         IsADirectoryError: if it is a folder.
     """
+    from knotflow.workflows.models import results_folder
+
     target = results_folder(path) / name if out is None else out
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file, such as {name}, but {target} is a folder.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from knotflow.cli.model import ModelArgument, model_file, results_file
+from knotflow.cli.model import ModelArgument, results_file
 from knotflow.cli.options import DrawnOption, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -43,6 +43,7 @@ def report(
 
         knotflow report ala2.safetensors --samples 2000 --out ala2.html
     """
+    from knotflow.workflows.models import model_file
     from knotflow.workflows.report import write_report
 
     path = model_file(model)

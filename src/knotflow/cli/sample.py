@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knotflow.cli.model import ModelArgument, model_file
+from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import Float64Option, SamplesOption, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -63,6 +63,7 @@ def sample(
         knotflow sample ala2.safetensors -n 1000 --out look.pdb
     """
     from knotflow.storage.samples import check_free
+    from knotflow.workflows.models import model_file
 
     check_free(out, overwrite=overwrite)
     path = model_file(model)

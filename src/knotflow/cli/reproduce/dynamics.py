@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from knotflow.cli.model import model_file
 from knotflow.cli.options import AlanineOption, CompileOption, RowName, Scale, results_option
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
@@ -59,6 +58,7 @@ def dynamics(
     need("figure 4", *MODULES)
     from knotflow.files import read_json
     from knotflow.paper import figure4 as experiment
+    from knotflow.workflows.models import model_file
 
     output, work = Output(as_json=as_json, quiet=quiet), experiment.SCALES[scale]
     folder = out or Path("runs") / f"dynamics-{scale}"

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from knotflow.cli.exact import BurnInOption, ChainsOption, EveryOption, memory_table
-from knotflow.cli.model import ModelArgument, model_file
+from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import SamplesOption, SeedOption, from_options
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
@@ -45,6 +45,7 @@ def exact(
     """
     from knotflow.dynamics.chain_run import ExactPlan
     from knotflow.paper import chains_against_md as experiment
+    from knotflow.workflows.models import model_file
 
     plan = from_options(ctx, ExactPlan, rows=math.ceil(samples / chains))
     output = Output(as_json=as_json, quiet=quiet)
