@@ -264,9 +264,9 @@ def _training(report: GeneratorReport) -> Section:
         ("effective sample size, share", "", "ess"),
     ):
         curves = {"training": log[trained]} if trained in log else {}
-        points = {"held back" if trained else "1,000 samples": log[validated]} if validated in log else {}
+        points = {"held out" if trained else "1,000 samples": log[validated]} if validated in log else {}
         if curves and points:  # a noisy curve goes pale behind points of the same name
-            both = "held back; pale: training"
+            both = "held out; pale: training"
             curves, points = {both: log[trained]}, {both: log[validated]}
         if curves or points:
             figure = draw_curves(curves, points, label=label)

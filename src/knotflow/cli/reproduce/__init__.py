@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from knotflow.cli.reproduce import dynamics, engines, everything, exact, mixed5d, table1, toy2d
+from knotflow.cli.reproduce import all_results, dynamics, engines, exact, mixed5d, table1, toy2d
 
 app = typer.Typer(no_args_is_help=True)
-app.command("all")(everything.everything)
+app.command("all")(all_results.all_results)
 app.command()(toy2d.toy2d)
 app.command()(table1.table1)
 app.command()(dynamics.dynamics)

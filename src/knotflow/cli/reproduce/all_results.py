@@ -15,7 +15,7 @@ from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import MODULES, need
 
 
-def everything(
+def all_results(
     ctx: typer.Context,
     data: AlanineOption = None,
     scale: Annotated[
