@@ -25,7 +25,7 @@ def train(
     preset: Annotated[
         Literal["best", "quick", "paper"],
         typer.Option(
-            help="best: likelihood and forces, a quarter of an hour on one core for 22 atoms; quick: "
+            help="best: likelihood and forces, five minutes on two cores for 22 atoms; quick: "
             "likelihood only, minutes; paper: the flow, optimiser and schedule of Hong & Chun (AAAI 2023)."
         ),
     ] = "best",
