@@ -35,6 +35,14 @@ def test_samples_are_near_the_boltzmann_distribution() -> None:
     assert weight.sum() ** 2 / weight.square().sum() > 0.4 * 2000
 
 
+def test_atoms_are_labelled_as_in_simulations() -> None:
+    """Exchanged hydrogens of a methyl group would cost thousands of nats."""
+    model, x = kf.BoltzmannGenerator.pretrained("ala2"), torch.tensor(ala2().positions).float()
+    swapped = x.clone()
+    swapped[[2, 3]] = x[[3, 2]]
+    assert model.log_prob(x) > 200 > model.log_prob(swapped)
+
+
 ALONE = """
 import json, sys
 for name in ("openmm", "mdtraj", "h5py", "tables", "lightning", "matplotlib"):
