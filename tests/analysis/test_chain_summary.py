@@ -76,7 +76,7 @@ def test_chains_that_are_too_short_or_never_move(tmp_path: Path) -> None:
     one_row = summarise_chains(write(tmp_path / "b.h5", system, x[:5], drift[:1], np.arange(5)))
     assert math.isnan(one_row.memory["energy"].time) and "energy" in one_row.too_short
     trajectory.create(tmp_path / "c.h5", system, {})
-    with pytest.raises(ValueError, match="holds no frames yet"):
+    with pytest.raises(ValueError, match="has no frames yet"):
         summarise_chains(tmp_path / "c.h5")
 
 

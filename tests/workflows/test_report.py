@@ -298,8 +298,7 @@ def test_molecules_without_phi_and_psi(tmp_path: Path) -> None:
     page = Reader(found.page.read_text(encoding="utf-8"))
     text = " ".join(page.text)
     assert (
-        "No residue has both torsions phi and psi" in text
-        and "200 frames of chain.h5 (all there are)" in text
+        "No residue has both torsions phi and psi" in text and "200 frames of chain.h5 (all of them)" in text
     )
     assert "free_energies.csv" not in page.downloads
     assert not [v for v in found.verdicts if "phi" in v.sentence]
