@@ -36,6 +36,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
+def check_h5(path: Path, name: str) -> None:
+    """Refuse a path for a data file, given as argument ``name``, unless it ends in .h5."""
+    if path.suffix != ".h5":
+        raise ValueError(f"{name} must be a file ending in .h5, got '{path}'.")
+
+
 @contextmanager
 def only_writer(path: str | Path) -> Iterator[None]:
     """Keep other processes from writing to a file while this block runs; blocks may be nested.

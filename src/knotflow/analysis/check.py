@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knotflow.analysis.frame_table import dtype_name
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.energies.openmm_contexts import frame_energies, make_context
 from knotflow.energies.openmm_energy import OpenMMEnergy
 from knotflow.energies.torch_force_field import TorchForceField
+from knotflow.flows.flow import dtype_name
 from knotflow.geometry import Chirality, InternalCoordinates, audit
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.coordinates import chirality_of, internal_coordinates

@@ -39,9 +39,9 @@ from knotflow.analysis.check import (
     log_volume,
 )
 from knotflow.analysis.continuity import largest_jump
-from knotflow.analysis.frame_table import dtype_name, inside
+from knotflow.analysis.frame_table import inside
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.flow import Flow, standard
+from knotflow.flows.flow import Flow, dtype_name, standard
 from knotflow.progress import Progress, silent
 from knotflow.transforms import Domain, Line
 from knotflow.transforms.base import check_count

@@ -6,7 +6,6 @@ samples of the wrong handedness have weight zero, and so have those whose energy
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
-    dtype_name,
-    like,
     observe_data,
     observe_samples,
     rows_to_judge_by,
@@ -27,10 +24,11 @@ from knotflow.analysis.frame_table import (
 from knotflow.analysis.measures import Measures
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
-from knotflow.files import write_atomically
+from knotflow.files import read_json, write_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import dtype_name, like
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint, same
+from knotflow.inputs import file_fingerprint, made_of
 from knotflow.progress import Progress, silent
 from knotflow.statistics.estimates import blocks
 from knotflow.storage import trajectory
@@ -70,7 +68,7 @@ class Evaluation:
         """Write all numbers as JSON, with a fingerprint of the model file and more entries; return them."""
         plain = self.plain()
         numbers = {**plain, "about": {**plain["about"], "model": file_fingerprint(model)}, **more}
-        write_atomically(file, (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
+        write_json(file, numbers)
         return numbers
 
 
@@ -173,14 +171,14 @@ def evaluation_inputs(
         ValueError: if a file is of another kind, or damaged.
         OSError: if a file is missing or damaged.
     """
-    noted = None
+    noted = {}
     if data is not None:
         split = None if all_frames else notes(model).get("split")
         rows = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)[1]
-        noted = {"fingerprint": trajectory.fingerprint(data), "rows": rows}
+        noted = {"data": {"fingerprint": trajectory.fingerprint(data), "rows": rows}}
     return {
         "model": file_fingerprint(model),
-        "data": noted,
+        **noted,
         "samples": samples,
         "seed": seed,
         "dtype": "float64" if float64 else dtype_name(like(BoltzmannGenerator.load(model)).dtype),
@@ -192,7 +190,7 @@ def evaluation_inputs(
 def noted_evaluation(file: Path) -> dict[str, Any] | None:
     """The inputs recorded in the file of an evaluation; None if it is missing or unreadable."""
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))["about"]
+        about = read_json(file)["about"]
         noted = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "energy", "knotflow")}
         return noted | {"data": {key: about["data"].get(key) for key in ("fingerprint", "rows")}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -201,7 +199,4 @@ def noted_evaluation(file: Path) -> dict[str, Any] | None:
 
 def is_evaluation_of(file: Path, inputs: Mapping[str, Any]) -> bool:
     """Whether a file holds the evaluation of these inputs (`evaluation_inputs`)."""
-    noted = noted_evaluation(file)
-    if noted is not None and inputs["data"] is None:
-        noted["data"] = None
-    return same(noted, inputs)
+    return made_of(noted_evaluation(file), inputs)

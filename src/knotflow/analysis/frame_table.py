@@ -24,7 +24,7 @@ from torch import Tensor
 from knotflow.analysis.distances import force_error
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.flow import Flow
+from knotflow.flows.flow import Flow, like
 from knotflow.molecules.backbone import backbone_torsions
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -365,16 +365,6 @@ def _check_energies(energy: MolecularEnergy, x: Tensor, u: Floats) -> None:
             f"the energies in the data differ by {gap:.3g} kT from those of the model's force field; "
             "evaluate a model on data made with the same force field and solvent."
         )
-
-
-def like(generator: BoltzmannGenerator) -> Tensor:
-    """A tensor with the dtype and on the device of the generator."""
-    return next(generator.parameters(), torch.empty(0))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Its name without the package: ``float32``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _array(x: Tensor) -> Floats:

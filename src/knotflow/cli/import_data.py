@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from knotflow.cli import molecule as options
-from knotflow.cli.options import check_h5
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, kept
+from knotflow.files import check_h5
 
 
 def import_data(
@@ -56,7 +56,7 @@ def import_data(
     from knotflow.simulation.summary import summarise
     from knotflow.storage.importing import convert, total_frames
 
-    check_h5(out)
+    check_h5(out, "--out")
     if out.exists():
         raise FileExistsError(f"{out} exists already; remove it or choose another name.")
     for path in data:

@@ -53,9 +53,3 @@ def from_options(ctx: typer.Context, config: type[C], **others: Any) -> C:
     """A configuration from the options of a command that have the names of its fields, and other values."""
     options = {name: ctx.params[name] for name in config.model_fields if name in ctx.params}
     return config.parse({**options, **others})
-
-
-def check_h5(out: Path) -> None:
-    """Refuse the name of a data file unless it ends in .h5."""
-    if out.suffix != ".h5":
-        raise ValueError(f"--out must be a file ending in .h5, got '{out}'.")

@@ -9,10 +9,11 @@ import typer
 from rich.table import Table
 
 from knotflow.cli import molecule as options
-from knotflow.cli.options import SeedOption, check_h5
+from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import AGAIN, working
 from knotflow.cli.settings import ConfigOption, beside, keep
+from knotflow.files import check_h5
 
 if TYPE_CHECKING:
     from knotflow.simulation.run import Simulation
@@ -96,7 +97,7 @@ def simulate(
         highest_temperature=highest,
         seed=seed,
     )
-    check_h5(out)
+    check_h5(out, "--out")
     system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
     simulation = Simulation(out, system, plan, workers)
     keep(ctx, beside(out))

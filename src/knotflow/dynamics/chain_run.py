@@ -21,6 +21,7 @@ from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer, write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -108,8 +109,8 @@ class ExactRun:
         self, path: str | Path, model: BoltzmannGenerator, plan: ExactPlan, source: Mapping[str, Any]
     ) -> None:
         self.path, self.model, self.plan = Path(path), model, plan
-        like = next(model.parameters(), torch.empty(0))
-        self.source = {**source, "dtype": str(like.dtype).removeprefix("torch.")}
+        own = like(model)
+        self.source = {**source, "dtype": dtype_name(own.dtype)}
         self.system = MolecularSystem.parse(model.molecule)
         self.state: ChainState | None = None
         """Current state of the chains; None if they have not started."""
@@ -125,7 +126,7 @@ class ExactRun:
                 raise ValueError(f"{self.path} exists already and does not hold chains; choose another name.")
             found = {**info.provenance["source"], **info.provenance["plan"]}
             refuse_others(self.path, "chains", found, {**self.source, **plan.fixed()})
-            self._load(str(like.device))
+            self._load(str(own.device))
             if self.samples > info.n_frames:
                 raise OSError(
                     f"{self.path} has {info.n_frames:,} frames, but its state {self.state_path.name} counts "

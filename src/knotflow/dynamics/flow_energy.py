@@ -10,6 +10,7 @@ from torch import Tensor
 
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import like
 from knotflow.transforms.domains import Limits
 
 _UNITS: Final = {2: "nm", 3: "rad", 4: "rad"}
@@ -38,7 +39,7 @@ class FlowEnergy(MolecularEnergy):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype in which the model computes."""
-        return next(self.model.parameters(), torch.empty(0)).dtype
+        return like(self.model).dtype
 
     def energy(self, x: Tensor) -> Tensor:
         own, inside = self._enter(x)

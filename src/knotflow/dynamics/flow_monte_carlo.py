@@ -30,7 +30,7 @@ from knotflow.dynamics.integrators import as_rows
 from knotflow.dynamics.masses import Masses
 from knotflow.energies.energy import Energy, MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.flow import Flow
+from knotflow.flows.flow import Flow, like
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress
 from knotflow.transforms import Domain, Line
@@ -105,10 +105,10 @@ class FlowMonteCarlo:
             ValueError: if states have no finite energy or the wrong handedness, or the flow finds no others.
         """
         check_count("seed", seed, 0)
-        like = next(self.model.parameters(), torch.empty(0))
-        random = torch.Generator(like.device).manual_seed(seed)
+        own = like(self.model)
+        random = torch.Generator(own.device).manual_seed(seed)
         if isinstance(chains, Tensor):
-            x, u, log_prob = self._start_at(chains.to(like))
+            x, u, log_prob = self._start_at(chains.to(own))
         else:
             check_count("chains", chains, 1)
             x, u, log_prob = self._draw_start(chains, random)

@@ -26,6 +26,16 @@ STANDARD: Final[dict[type[Domain], Domain]] = {Interval: Interval(), Circle: Cir
 """The domains on which couplings act, by the kind of a coordinate's domain."""
 
 
+def like(module: nn.Module) -> Tensor:
+    """A tensor with the dtype and on the device of a flow or generator."""
+    return next(module.parameters(), torch.empty(0))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Its name without the package: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def standard(domain: Domain) -> Domain:
     """The standard domain on which couplings act on a coordinate."""
     if type(domain) not in STANDARD:
@@ -162,8 +172,8 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Draw n points, with their log-densities: (n, d) and (n,)."""
         check_count("n", n, 0)
-        like = next(self.parameters(), torch.empty(0))
-        x, log_prob = like.new_empty(n, self.dim), like.new_empty(n)
+        own = like(self)
+        x, log_prob = own.new_empty(n, self.dim), own.new_empty(n)
         for first, c in zip(range(0, n, CHUNK), _split(context, n), strict=False):
             part = slice(first, min(first + CHUNK, n))
             z = self.sample_base(part.stop - first, generator=generator)
@@ -173,8 +183,8 @@ class Flow(nn.Module):
 
     def sample_base(self, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points of the base distribution, in standard coordinates."""
-        like = next(self.parameters(), torch.empty(0))
-        options: dict[str, Any] = {"generator": generator, "dtype": like.dtype, "device": like.device}
+        own = like(self)
+        options: dict[str, Any] = {"generator": generator, "dtype": own.dtype, "device": own.device}
         z = torch.rand(n, self.dim, **options)
         if len(self._lines):
             z = z.index_copy(-1, self._lines, torch.randn(n, len(self._lines), **options))

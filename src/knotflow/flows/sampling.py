@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.flow import like
 from knotflow.transforms.base import check_count
 
 BLOCK: Final = 1000
@@ -38,9 +39,9 @@ class Sampler:
     def __init__(self, model: BoltzmannGenerator, seed: int = 0, *, keep_mirrored: bool = False) -> None:
         check_count("seed", seed, 0)
         self.model, self.keep_mirrored = model, keep_mirrored
-        like = next(model.parameters(), torch.empty(0))
-        self._generator = torch.Generator(like.device).manual_seed(seed)
-        self._x, self._log_prob = like.new_empty(0, model.n_atoms, 3), like.new_empty(0)
+        own = like(model)
+        self._generator = torch.Generator(own.device).manual_seed(seed)
+        self._x, self._log_prob = own.new_empty(0, model.n_atoms, 3), own.new_empty(0)
         self.drawn = 0
         """Candidates drawn so far."""
         self.mirrored = 0

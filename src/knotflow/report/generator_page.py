@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.analysis.measures import log_weights, reweighted
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
+from knotflow.files import json_bytes
 from knotflow.report import csv_files
 from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
@@ -338,7 +338,7 @@ def _numbers(report: GeneratorReport) -> list[Section]:
 
 def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marginal]) -> Section:
     files = {
-        "metrics.json": (json.dumps(report.metrics, indent=1, ensure_ascii=False) + "\n").encode(),
+        "metrics.json": json_bytes(report.metrics),
         "metrics.csv": csv_files.metrics(report.metrics),
         "verdicts.csv": csv_files.verdicts(report.verdicts),
         "samples.csv": csv_files.frames(report.samples, {"log_weight": report.log_weights}),
@@ -352,7 +352,7 @@ def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marg
         files["free_energies.csv"] = csv_files.profiles(free.one, free.two)
     if report.record is not None:
         files["dynamics.csv"] = csv_files.dynamics(report.record)
-        files["drift.json"] = (json.dumps(report.drift, indent=1) + "\n").encode()
+        files["drift.json"] = json_bytes(report.drift)
     files |= report.files
     text = (
         "Tables have a header line; energies are in kT, lengths in nm, angles in rad. samples.csv and "

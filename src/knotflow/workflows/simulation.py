@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from knotflow.files import check_h5
 from knotflow.molecules import MolecularSystem, ala2, from_pdb
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan
@@ -40,8 +41,7 @@ def simulate(
         ValueError: if a setting is wrong, or the file holds another simulation.
         OSError: if a file is missing or damaged.
     """
-    if Path(out).suffix != ".h5":
-        raise ValueError(f"out must be a file ending in .h5, got '{out}'.")
+    check_h5(Path(out), "out")
     plan = SimulationPlan.of_times(ns, **settings)
     system = molecule if isinstance(molecule, MolecularSystem) else _named(str(molecule))
     simulation = Simulation(out, system, plan, workers)
