@@ -54,7 +54,7 @@ def test_arrays_with_energies_and_forces_are_kept_as_they_are(tmp_path, system, 
         time=np.arange(6000) * 0.5,
     )  # fmt: skip
     read = []
-    n_frames = convert(
+    intake = convert(
         [tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", provenance={"x": 1}, progress=read.append
     )
     frames = trajectory.read(tmp_path / "out.h5")
@@ -66,7 +66,7 @@ def test_arrays_with_energies_and_forces_are_kept_as_they_are(tmp_path, system, 
     expected = np.concatenate([np.arange(1500), np.arange(1500), np.arange(1500, 3000), np.arange(1500)])
     np.testing.assert_array_equal(frames.frame, expected)
     assert read == sorted(read) and read[-1] == total_frames([tmp_path / "a.npz"]) == 6000 and len(read) > 2
-    assert n_frames == 6000
+    assert intake.used == 6000
     info = trajectory.open_info(tmp_path / "out.h5")
     assert info.provenance["x"] == 1 and info.provenance["sources"] == [str(tmp_path / "a.npz")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out.h5"]
@@ -78,12 +78,12 @@ def test_what_is_missing_is_computed(tmp_path, system, energy, given) -> None:
     energies, forces = oracle(system, positions)
     arrays = {"energies": energies, "forces": forces}
     np.savez_compressed(tmp_path / "a.npz", positions=positions, **{name: arrays[name] for name in given})
-    n_frames = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
+    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     frames = trajectory.read(tmp_path / "out.h5")
     np.testing.assert_allclose(frames.energies, energies, rtol=0, atol=1e-2)
     np.testing.assert_allclose(frames.forces, forces, rtol=1e-4, atol=0.5)
     np.testing.assert_array_equal(frames.frame, np.arange(50))
-    assert n_frames == 50
+    assert intake.used == 50
 
 
 @pytest.mark.parametrize("suffix", ["dcd", "xtc", "trr", "nc", "pdb", "h5"])
@@ -123,7 +123,7 @@ def test_names_of_another_convention_are_accepted(tmp_path, system, energy) -> N
     for atom in topology.residue(2).atoms:
         atom.name = {"C": "CH3", "H1": "HH31", "H2": "HH32", "H3": "HH33"}.get(atom.name, atom.name)
     mdtraj.Trajectory(jiggle(system, 2), topology).save_hdf5(str(tmp_path / "a.h5"))
-    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5") == 2
+    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5").used == 2
 
 
 def test_rounding_stays_far_below_the_tolerances(system) -> None:
