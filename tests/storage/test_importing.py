@@ -150,3 +150,44 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, system, energy, monkeypat
     ):
         convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("given", [(), ("energies", "forces")])
+def test_labels_of_hydrogens_become_those_of_the_structure(tmp_path, system, energy, given) -> None:
+    """The same frames with two labels exchanged, forces included, give the same file."""
+    positions = jiggle(system, 40)
+    energies, forces = (a.astype(np.float32) for a in oracle(system, positions))
+    order = np.arange(22)
+    order[[2, 3]] = [3, 2]
+    for name, atoms in (("a", np.arange(22)), ("b", order)):
+        arrays = {"energies": energies, "forces": forces[:, atoms]}
+        chosen = {key: arrays[key] for key in given}
+        np.savez(tmp_path / f"{name}.npz", positions=positions[:, atoms], **chosen)
+        intake = convert([tmp_path / f"{name}.npz"], system, energy, tmp_path / f"{name}.h5")
+        assert intake.exchanged == (40 if name == "b" else 0) and intake.used == 40
+    a, b = (trajectory.read(tmp_path / f"{name}.h5") for name in "ab")
+    np.testing.assert_array_equal(a.positions, b.positions)
+    np.testing.assert_allclose(a.forces, b.forces, rtol=0, atol=1e-6 * np.abs(a.forces).max())
+    np.testing.assert_allclose(a.energies, b.energies, rtol=0, atol=1e-9)
+
+
+def test_mirror_images_are_set_aside_by_number(tmp_path, system, energy) -> None:
+    positions = jiggle(system, 20)
+    positions[[4, 12, 13]] *= -1
+    np.savez(tmp_path / "a.npz", positions=positions, segment=np.repeat([0, 1], 10))
+    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", stride=2)
+    frames = trajectory.read(tmp_path / "out.h5")
+    assert (intake.seen, intake.mirrored) == (10, 2), "frame 13 is skipped anyway"
+    np.testing.assert_array_equal(frames.positions, positions[[0, 2, 6, 8, 10, 14, 16, 18]])
+    np.testing.assert_array_equal(frames.frame, [0, 1, 3, 4, 0, 2, 3, 4])
+    np.testing.assert_array_equal(frames.replica, [0] * 4 + [1] * 4)
+    np.testing.assert_array_equal(frames.time, [0, 2, 6, 8, 0, 4, 6, 8])
+
+
+def test_a_trajectory_of_the_mirror_image_is_refused(tmp_path, system, energy) -> None:
+    np.savez(tmp_path / "a.npz", positions=-jiggle(system, 20))
+    with pytest.raises(
+        ValueError, match=r"20 of 20 frames in .*a\.npz are of the other hand than the struct"
+    ):
+        convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
