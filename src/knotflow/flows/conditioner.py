@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.flows.constants import Constants
-from knotflow.transforms import Circle, Domain
+from knotflow.transforms import Circle, Domain, Line
 from knotflow.transforms.base import check_count
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -27,10 +27,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Conditioner(nn.Module):
     r"""A perceptron from coordinates (and a context) to raw parameters.
 
-    A coordinate on an interval or a line enters as $v \in [-1, 1]$, scaled by the limits of its domain. With
-    $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$, $j = 1 \dots F - 1$, are added. A coordinate on a circle
-    enters as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$, where $u$ is the fraction of a turn, so
-    that the network is smooth across the seam. Context components enter unchanged.
+    Networks learn best from inputs of about unit spread. A coordinate on an interval enters as
+    $v \in [-1, 1]$, scaled by the limits of its domain. A coordinate on a line enters as
+    $v = (x - \mu) / \sigma$, in units of the base of a `Flow`: its mean $\mu$ is the middle of the domain, and
+    its standard deviation $\sigma$ a tenth of the length. With $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$,
+    $j = 1 \dots F - 1$, are added. A coordinate on a circle enters as $\cos 2\pi j u$ and $\sin 2\pi j u$,
+    $j = 1 \dots F$, where $u$ is the fraction of a turn, so that the network is smooth across the seam.
+    Context components enter unchanged.
 
     With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
 
@@ -43,6 +46,8 @@ class Conditioner(nn.Module):
         frequencies: number F of frequencies.
         context: number of components of the context.
         identity: start with zero outputs (the identity, for splines) instead of PyTorch's initialisation.
+        unit_spread: False for networks of version 0.2 and before: there, lines enter as intervals do, with a
+            deviation of 0.2.
     """
 
     _turns: Tensor
@@ -59,6 +64,7 @@ class Conditioner(nn.Module):
         frequencies: int = 1,
         context: int = 0,
         identity: bool = True,
+        unit_spread: bool = True,
     ) -> None:
         super().__init__()
         check_count("outputs", outputs, 1)
@@ -79,7 +85,9 @@ class Conditioner(nn.Module):
         self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
         self.register_buffer("_flat", torch.tensor(flat, dtype=torch.long), persistent=False)
         self._middle = Constants([(d.low + d.high) / 2 for d in domains])
-        self._half = Constants([d.length / 2 for d in domains])
+        # Line() is the line of a normal variable of unit spread.
+        whole = [Line().length if unit_spread and isinstance(d, Line) else 2.0 for d in domains]
+        self._unit = Constants([d.length / w for d, w in zip(domains, whole, strict=True)])
         inputs = 2 * frequencies * len(turns) + (2 * frequencies - 1) * len(flat) + context
         self._reads = inputs > 0
         # With nothing to read, the outputs are free parameters: the weights of a constant.
@@ -116,7 +124,7 @@ class Conditioner(nn.Module):
         """Inputs of the first layer."""
         if not self._reads:
             return x.new_ones(*x.shape[:-1], 1)
-        v = (x - self._middle(x)) / self._half(x)
+        v = (x - self._middle(x)) / self._unit(x)
         features, angles = [], []
         if len(self._flat):
             features = [v.index_select(-1, self._flat)]

@@ -216,6 +216,11 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     found = read_json(path)
     with contextlib.suppress(ConfigError, KeyError):
         found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
+        if (folder / "model.safetensors").exists():
+            # The model of a finished run is returned with the networks it has, so their inputs may differ.
+            for flow in (found["flow"], description["flow"]):
+                for coupling in flow["couplings"]:
+                    del coupling["conditioner"]["unit_spread"]
     # Compiled or not, the result is the same; earlier versions compiled by default.
     training = {**description["training"], "compile": found.get("training", {}).get("compile")}
     refuse_others(folder, "a run", found, {**description, "training": training})
