@@ -192,7 +192,7 @@ def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: P
 
     monkeypatch.setattr(BoltzmannGenerator, "sample_and_log_prob", counted)
     write_report(model, out=tmp_path / "page.html", energy=energy, folder=tmp_path, data=data, samples=300)
-    assert sum(drawn) == 300
+    assert sum(drawn) == 300 + LABELLED
     first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
     found = evaluate(
         BoltzmannGenerator.load(model), data, energy, split=notes(model)["split"], samples=300
