@@ -49,14 +49,14 @@ def train(
         float,
         typer.Option(min=0.0, help="Weight of the reverse KL divergence, which uses energies of samples."),
     ] = 0.0,
-    own_samples: Annotated[
-        bool,
+    refine: Annotated[
+        bool | None,
         typer.Option(
-            "--own-samples",
-            help="After a quarter of the steps, fill half of each batch with samples of the model, weighted "
-            "by the force field: unlimited data with exact forces. Rare states may suffer.",
+            "--refine/--no-refine",
+            help="Afterwards go on with hundreds of thousands of points that the model draws and the force "
+            "field judges; stops by itself. By default with the preset best.",
         ),
-    ] = False,
+    ] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,

@@ -158,6 +158,8 @@ class FlowConfig(Config):
     domains: Annotated[tuple[AnyDomain, ...], Field(strict=False, min_length=1)]
     couplings: Annotated[tuple[CouplingConfig, ...], Field(strict=False)]
     context: Annotated[int, Field(ge=0)] = 0
+    whitened: bool = False
+    """Whether lines pass through a linear map that takes out their correlations, see `Flow.whiten`."""
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -202,7 +204,7 @@ class FlowConfig(Config):
         """The flow, with new weights drawn from PyTorch's global generator."""
         domains = [standard(domain) for domain in self.domains]
         couplings = [coupling.build(domains, self.context) for coupling in self.couplings]
-        return Flow(self.domains, couplings, context=self.context, config=self)
+        return Flow(self.domains, couplings, context=self.context, whitened=self.whitened, config=self)
 
 
 class FlowOptions(Config):

@@ -99,11 +99,11 @@ def molecular_flow(
     """A flow fitted to the shape of a molecule's data.
 
     Stiff coordinates are all bonds and angles, and the torsions that do not turn over. They live on lines:
-    they are standardised by their means and deviations, have a normal base, and are shifted and scaled before
-    their splines, all given other coordinates. Torsions that turn live on circles. In every round a part of
-    the stiff coordinates is transformed given the rest and all turning torsions, then the other part. At the
-    end the turning torsions are transformed, given each other and all stiff coordinates. Parts follow
-    `halves`, so that any two coordinates meet.
+    they are standardised by their means and deviations, freed of linear correlations (`Flow.whiten`), have a
+    normal base, and are shifted and scaled before their splines, all given other coordinates. Torsions that
+    turn live on circles. In every round a part of the stiff coordinates is transformed given the rest and all
+    turning torsions, then the other part. At the end the turning torsions are transformed, given each other
+    and all stiff coordinates. Parts follow `halves`, so that any two coordinates meet.
 
     Args:
         coordinates: coordinates of the molecule.
@@ -124,7 +124,7 @@ def molecular_flow(
         ([(part, [*rest, *others]) for part, rest in halves(own, rounds if len(own) > 1 else 1)], transform)
         for own, others, transform in ((stiff, turning, line), (turning, stiff, circle))
     ]
-    return _config(domains, layers, {"hidden": list(hidden)})
+    return _config(domains, layers, {"hidden": list(hidden)}, whitened=bool(stiff))
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -166,10 +166,11 @@ def _config(
     domains: Sequence[Domain],
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
+    whitened: bool = False,
 ) -> FlowConfig:
     """The configuration of layers, each of which has pairs and their transform."""
     couplings = []
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
         couplings += options.couplings(domains, pairs)
-    return FlowConfig.parse({"domains": domains, "couplings": couplings})
+    return FlowConfig.parse({"domains": domains, "couplings": couplings, "whitened": whitened})
