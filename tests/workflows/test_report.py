@@ -12,6 +12,7 @@ import pytest
 
 from knotflow.analysis import evaluation
 from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
+from knotflow.analysis.frame_table import LABELLED
 from knotflow.dynamics import DynamicsConfig, FlowEnergy
 from knotflow.dynamics import run as run_dynamics
 from knotflow.energies import OpenMMEnergy
