@@ -27,6 +27,7 @@ from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.intake import Intake
 from knotflow.storage.split import Split
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
@@ -90,26 +91,30 @@ def load_data(
     r"""Internal coordinates $q$ and the scores of their density, from a trajectory file.
 
     The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$; the
-    flow's score should equal it. Both are computed in float64 and kept in float32.
+    flow's score should equal it. Both are computed in float64 and kept in float32. Labels of equivalent
+    hydrogens are brought to the order of the file's structure, and mirror images are set aside (`Intake`).
 
     Raises:
-        ValueError: if there are fewer than 100 frames.
+        ValueError: if there are fewer than 100 frames, or most are mirror images of the structure.
     """
     info = trajectory.open_info(path)
     if info.n_frames < 100:
         raise ValueError(f"training needs at least 100 frames, {path} has {info.n_frames}; simulate longer.")
-    points, scores, replicas = [], [], []
-    for frames in trajectory.pieces(path):
+    intake, points, scores, replicas, kept = Intake(info.system, [path]), [], [], [], []
+    for found in trajectory.pieces(path):
+        frames, usable = intake(found)
         x = torch.from_numpy(frames.positions).double()
         force = torch.from_numpy(frames.forces).double() / info.system.kT
         q, _ = coordinates(x)
         volume = torch.func.grad(lambda q: coordinates.inverse(q)[1].sum())(q)
         points.append(q.float())
         scores.append((coordinates.internal_force(x, force) + volume).float())
-        replicas.append(frames.replica)
+        replicas.append(found.replica)
+        kept.append(torch.from_numpy(usable))
         progress("reading frames", sum(map(len, replicas)), info.n_frames)
+    intake.conclude()
     split = Split.of(Path(path).name, np.concatenate(replicas))
-    held_out = torch.from_numpy(split.mask())
+    held_out = torch.from_numpy(split.mask())[torch.cat(kept)]
     q, score = torch.cat(points), torch.cat(scores)
     return MolecularData(Batch(q[~held_out], score[~held_out]), Batch(q[held_out], score[held_out]), split)
 

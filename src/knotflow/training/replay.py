@@ -200,7 +200,7 @@ class Replay:
         return found | ({"ess_least": min(inside)} if inside else {})
 
     def _boost(self, q: Tensor, weight: Floats) -> Floats:
-        """How many times more often than by weight each point is taken, (n,): more than once in rare wells."""
+        """How many times more often than by weight each point is taken, (n,); above 1 in rare wells."""
         boost = np.ones(len(weight))
         for own in self.wells.members(q):
             share = weight[own].sum() / max(weight.sum(), 1e-300)
