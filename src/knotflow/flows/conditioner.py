@@ -29,7 +29,7 @@ class Conditioner(nn.Module):
 
     Networks learn best from inputs of about unit spread. A coordinate on an interval enters as
     $v \in [-1, 1]$, scaled by the limits of its domain. A coordinate on a line enters as
-    $v = (x - \mu) / \sigma$, in units of the base of a `Flow`: its mean $\mu$ is the middle of the domain, and
+    $v = (x - \mu) / \sigma$, in units of the base of a `Flow`: its mean $\mu$ is the middle of the domain,
     its standard deviation $\sigma$ a tenth of the length. With $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$,
     $j = 1 \dots F - 1$, are added. A coordinate on a circle enters as $\cos 2\pi j u$ and $\sin 2\pi j u$,
     $j = 1 \dots F$, where $u$ is the fraction of a turn, so that the network is smooth across the seam.
