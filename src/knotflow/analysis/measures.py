@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from knotflow.analysis import distances, free_energy
 from knotflow.analysis.frame_table import COMPARED, FrameTable
@@ -234,7 +235,7 @@ def of_torsions(residue: str, data: FrameTable, drawn: FrameTable, block: Rows, 
     return {
         **_histograms(angles, truth, log_w, block, seed),
         **_torus(angles, truth, log_w, block, seed),
-        **_sides(angles[:, 0], truth[:, 0], log_w, block, seed),
+        **_sides(angles[:, 0], truth[:, 0], log_w, data.replica, block, seed),
     }
 
 
@@ -289,18 +290,19 @@ def _torus(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int)
     return _three("torus_w2", halves, *found, text="W2 on the torus", unit="rad")
 
 
-def _sides(phi: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int) -> Measures:
-    w = weights.normalised(log_w)
-    difference = free_energy.side_difference
-    of_data = _estimates(lambda frames: [difference(truth[frames])], block, seed=seed)
-    of_samples = _estimates(
-        lambda rows: [difference(phi[rows]), difference(phi[rows], w[rows])], np.arange(len(phi)), seed=seed
+def _sides(phi: Floats, truth: Floats, log_w: Floats, replica: ArrayLike, block: Rows, seed: int) -> Measures:
+    found = _three(
+        "side_difference",
+        free_energy.side_of_frames(truth, replica, block=block, seed=seed),
+        free_energy.side_of_samples(phi, seed=seed),
+        free_energy.side_of_samples(phi, weights.normalised(log_w), seed=seed),
+        text="F(phi>0) - F(phi<0)",
+        unit="kT",
     )
-    found = _three("side_difference", *of_data, *of_samples, text="F(phi>0) - F(phi<0)", unit="kT")
-    return {key: replace(measure, note=_visits(measure)) for key, measure in found.items()}
+    return {key: replace(measure, note=note_of_visits(measure)) for key, measure in found.items()}
 
 
-def _visits(difference: Estimate) -> str:
+def note_of_visits(difference: Estimate) -> str:
     """Why a free energy difference, or its error bar, is missing."""
     if math.isnan(difference.value):
         return "no weight at all."
