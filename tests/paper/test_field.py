@@ -14,10 +14,11 @@ from knotflow.paper import costs, field, field_report
 from knotflow.paper.costs import spent
 from knotflow.paper.field import SCALES, SYSTEMS, Task, run
 from knotflow.paper.field_results import Result, read_result
-from knotflow.paper.field_states import STATES, effective_in, states_of
+from knotflow.paper.field_torsions import STATES, effective_in, states_of, torsional
 from knotflow.simulation import run as simulation_run
 from knotflow.statistics.estimates import Estimate
-from tests.analysis.test_measures import samples
+from knotflow.storage.observables import Observables
+from tests.analysis.test_measures import data, samples
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_finished_steps_are_not_repeated(finished, monkeypatch) -> None:
 def test_an_interrupted_benchmark_goes_on_where_it_stopped(finished, tmp_path: Path, monkeypatch) -> None:
     """Without its measures, a molecule counts as unfinished, and only they are made again."""
     folder, result, _ = finished
-    (folder / "ala2" / "metrics.json").rename(tmp_path / "metrics.json")
+    (folder / "ala2" / "measures.json").rename(tmp_path / "measures.json")
     assert not Task("ala2", folder / "ala2", SCALES["smoke"]).finished
     before = read_json(folder / "ala2" / "costs.json")
     monkeypatch.setattr(field, "train", None)
@@ -126,6 +127,15 @@ def test_states_are_a_partition_and_have_their_own_effective_size() -> None:
     assert found["phi > 0"]["ess"]["value"] == pytest.approx(w.sum() ** 2 / (w**2).sum() / inside.sum())
     assert 0 < found["phi > 0"]["ess"]["error"] < 0.1
     assert math.isnan(effective_in(np.empty(0), 0).value)
+
+
+def test_coarse_histograms_compare_with_all_frames() -> None:
+    """Two basins with the shares 0.4 and 0.1: the variation is 0.3, and the weights take it away."""
+    drawn, frames = samples(6000), data(6000)
+    columns = Observables(frames.energy, frames.replica, np.zeros(6000, np.int64), frames.torsions, bonds={})
+    found = torsional(drawn, columns, 0)["histograms"]["ALA2"]
+    assert found["histogram_tv"]["value"] == pytest.approx(0.3, abs=0.03)
+    assert found["histogram_tv_reweighted"]["value"] < 0.06 > found["histogram_tv_data"]["value"]
 
 
 def test_costs_add_up_over_interruptions(tmp_path: Path, monkeypatch) -> None:

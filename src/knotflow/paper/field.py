@@ -19,9 +19,10 @@ from knotflow.flows.io import notes
 from knotflow.inputs import refuse_others
 from knotflow.molecules import MolecularSystem, ala2, peptide
 from knotflow.paper.costs import spent
-from knotflow.paper.field_states import states_of
+from knotflow.paper.field_torsions import torsional
 from knotflow.progress import Progress, silent, titled
 from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.storage.observables import read_observables
 from knotflow.training.molecules import MoleculeTraining
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.models import energy_of
@@ -29,7 +30,7 @@ from knotflow.workflows.steps import Say, Step, run_steps
 from knotflow.workflows.training import noted_training, train, training_inputs
 
 DATA, MODEL, CHAINS, METRICS, COSTS = (
-    "simulation.h5", "model.safetensors", "chains.h5", "metrics.json", "costs.json",
+    "simulation.h5", "model.safetensors", "chains.h5", "measures.json", "costs.json",
 )  # fmt: skip
 """Files in the folder of a molecule."""
 REFINES: Final = "refine" in MoleculeTraining.model_fields
@@ -179,8 +180,7 @@ class Task:
 
         def measure(progress: Progress) -> None:
             found = evaluate(model, data, workers=self.scale.workers, progress=progress, **measuring)
-            states = {name: states_of(found.samples, name, self.seed) for name in found.residues}
-            found.write(metrics, model, states=states)
+            found.write(metrics, model, **torsional(found.samples, read_observables(data), self.seed))
 
         def move(progress: Progress) -> None:
             if self.exact is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,14 +57,18 @@ DIFFERENCES: Final = (
     "and clipped.",
     "N: the published figures are from up to 1e7 samples. If weights have a long tail, fewer samples show a "
     "larger effective sample size, as the largest weights are yet to come. Pareto k above 0.7 warns of it.",
+    "Data: TA-BG and CMT learn from energies alone. Ours learns from a simulation that it makes itself.",
     "Costs: ours include the simulation that the model learns from, and count from the bare molecule. A "
     "simulation evaluates the energy once a step for each walker. Core-minutes are those of all processes, "
     "measures included. CMT took about 400,000 gradient steps for alanine dipeptide.",
     "Hardware: one GPU or more for the published figures; CPU cores for ours.",
-    "Histograms: total variation and KL are of (phi, psi) in 64 × 64 bins, between samples and held-out "
-    "frames of the simulation, as means over residues. The measure of two halves of these frames says how "
-    "close a perfect model would seem. The published ones have bins and frames of their own.",
+    "Histograms: total variation and KL are of (phi, psi) in 16 × 16 bins, between samples and all frames of "
+    "the simulation, as means over residues. Frames are few and correlated, so a perfect model has a total "
+    "variation, too, about half of that between two halves of the frames. The published ones have bins, "
+    "frames and samples of their own.",
 )
+COORDINATES: Final = {"ala2": 60, "ala2-ff96": 60, "AAA": 120, "AAAAA": 180}
+"""Internal coordinates."""
 COLUMNS: Final = (
     "molecule", "coordinates", "likelihood on MD", "FAB", "TA-BG", "CMT", "ours, clipped", "ours, raw", "N",
 )  # fmt: skip
@@ -85,49 +89,46 @@ def beside(results: Sequence[Result]) -> list[list[str]]:
             else [MISSING] * 2 + ["–"]
         )
         published = (known.likelihood, known.fab, known.ta_bg, known.cmt)
-        rows.append([name, f"{COORDINATES[name]}", *(f"{value:g}" for value in published), *mine])
+        rows.append([name, f"{COORDINATES[name]}", *(f"{value:.1f}" for value in published), *mine])
     return rows
 
 
-COORDINATES: Final = {"ala2": 60, "ala2-ff96": 60, "AAA": 120, "AAAAA": 180}
+def measured(results: Sequence[Result], *, brief: bool = False) -> tuple[list[str], list[list[str]]]:
+    """All measures, or those that fit on a terminal: columns, one for each molecule, and rows."""
 
+    def cells(cell: Callable[[Result], str]) -> list[str]:
+        return [cell(result) for result in results]
 
-def measured(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """All measures: columns, a molecule in each, and rows."""
-    rows: list[list[str]] = []
+    def measure(key: str, *, percent: bool = False) -> list[str]:
+        return cells(lambda result: (_percent if percent else str)(result.measures[key]))
 
-    def row(text: str, cells: Sequence[str]) -> None:
-        rows.append([text, *cells])
-
-    def measure(text: str, key: str, *, percent: bool = False) -> None:
-        row(text, [(_percent if percent else str)(result.measures[key]) for result in results])
-
-    row("weighted samples, N", [f"{result.samples:,}" for result in results])
-    row("frames of the simulation", [f"{result.frames:,}" for result in results])
-    measure("effective sample size, %", "ess", percent=True)
-    measure("the same, top 1e-4 of weights clipped", "ess_clipped", percent=True)
-    row("inside phi > 0, clipped, worst residue, %", [_percent(result.worst_left) for result in results])
-    measure("Pareto k", "pareto_k")
-    measure("NLL above the limit, nats", "forward_kl")
-    measure("squared force error, 1e4 (kT/nm)²", "force_error_1e4")
+    rows = {
+        "weighted samples, N": cells(lambda result: f"{result.samples:,}"),
+        "frames of the simulation": cells(lambda result: f"{result.frames:,}"),
+        "effective sample size, %": measure("ess", percent=True),
+        "weights clipped, %": measure("ess_clipped", percent=True),
+        "inside phi > 0, worst residue, clipped, %": cells(lambda result: _percent(result.worst_left)),
+        "Pareto k": measure("pareto_k"),
+        "NLL above the limit, nats": measure("forward_kl"),
+        "squared force error, 1e4 (kT/nm)²": measure("force_error_1e4"),
+    }
     for key, text in (
         ("histogram_tv", "Ramachandran total variation"),
         ("histogram_kl", "Ramachandran KL, nats"),
         ("torus_w2", "W2 of (phi, psi), rad"),
         ("energy_w2", "W2 of energies, kT"),
     ):
-        measure(f"{text}, raw", key)
-        measure(f"{text}, reweighted", f"{key}_reweighted")
-        measure(f"{text}, halves of the data", f"{key}_data")
-    for way, text in (("weights", "weights"), ("data", "tempering"), ("chains", "exact chains")):
-        row(
-            f"F(phi>0) - F(phi<0) of the first residue, kT: {text}",
-            [_side(result, way) for result in results],
-        )
-    row("energy evaluations", [f"{sum(result.evaluations.values()):.2g}" for result in results])
-    row("gradient steps", [f"{result.gradient_steps:,}" for result in results])
-    row("core-minutes from nothing", [f"{sum(result.core_minutes.values()):,.1f}" for result in results])
-    return ["measure", *(result.name for result in results)], rows
+        if not brief:
+            rows[f"{text}, raw"] = measure(key)
+        rows[f"{text}, reweighted"] = measure(f"{key}_reweighted")
+        if not brief:
+            rows[f"{text}, halves of the data"] = measure(f"{key}_data")
+    for way, text in (("weights", "weights"), ("data", "simulation"), ("chains", "exact chains")):
+        rows[f"F(phi>0) - F(phi<0), kT: {text}"] = [_side(result, way) for result in results]
+    rows["energy evaluations"] = cells(lambda result: f"{sum(result.evaluations.values()):.2g}")
+    rows["gradient steps"] = cells(lambda result: f"{result.gradient_steps:,}")
+    rows["core-minutes from nothing"] = cells(lambda result: f"{sum(result.core_minutes.values()):.3g}")
+    return ["measure", *(result.name for result in results)], [[text, *row] for text, row in rows.items()]
 
 
 def states(results: Sequence[Result]) -> list[list[str]]:
@@ -203,8 +204,9 @@ def _percent(share: Estimate) -> str:
 
 
 def _side(result: Result, way: str) -> str:
+    """F(phi > 0) - F(phi < 0) of the first residue."""
     first = next(iter(result.free_energies.values()), {})
-    found = first.get(way)
-    if found is None:
-        return "–"
-    return str(found) if math.isfinite(found.value) else "one side never visited"
+    found = first.get(way, Estimate(math.nan))
+    if math.isinf(found.value):
+        return "one side not visited"
+    return str(found) if math.isnan(found.value) or found.error > 0 else f"{found.value:.2g}, no error bar"

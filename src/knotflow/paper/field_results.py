@@ -31,7 +31,7 @@ class Result:
     frames: int
     """Frames of the simulation."""
     measures: dict[str, Estimate]
-    """Of all samples; those of torsions are means over residues."""
+    """Of all samples; those of torsions are means over residues, histograms in 16 × 16 bins."""
     states: dict[str, dict[str, dict[str, Any]]]
     """Effective sample sizes by residue and state."""
     free_energies: dict[str, dict[str, Estimate]]
@@ -54,25 +54,16 @@ OVERALL: Final = (
     "ess", "ess_clipped", "pareto_k", "forward_kl", "force_error_1e4", "energy_w2", "energy_w2_reweighted",
     "energy_w2_data",
 )  # fmt: skip
-TORSIONS: Final = tuple(
-    f"{key}{kind}"
-    for key in ("histogram_tv", "histogram_kl", "torus_w2")
-    for kind in ("", "_reweighted", "_data")
-)
-"""Measures of an evaluation that are shown."""
+KINDS: Final = ("", "_reweighted", "_data")
+HISTOGRAMS: Final = tuple(f"histogram_{key}{kind}" for key in ("tv", "kl") for kind in KINDS)
+TORUS: Final = tuple(f"torus_w2{kind}" for kind in KINDS)
+"""Measures that are shown."""
 
 
 def read_result(task: Task) -> Result:
     """The result of a finished task."""
     metrics, noted = read_json(task.file(METRICS)), notes(task.file(MODEL))
     about, residues = metrics["about"], metrics["residues"]
-
-    def over_residues(key: str) -> Estimate:
-        found = [Estimate.read(of.get(key, {})) for of in residues.values()]
-        if not found:
-            return Estimate(math.nan)
-        average = float(np.mean([one.value for one in found]))
-        return Estimate(average, math.hypot(*(one.error for one in found)) / len(found))
 
     return Result(
         name=task.name,
@@ -81,7 +72,8 @@ def read_result(task: Task) -> Result:
         frames=about["data"]["frames_in_file"],
         measures={
             **{key: Estimate.read(metrics["measures"].get(key, {})) for key in OVERALL},
-            **{key: over_residues(key) for key in TORSIONS},
+            **{key: _mean(metrics["histograms"], key) for key in HISTOGRAMS},
+            **{key: _mean(residues, key) for key in TORUS},
         },
         states=metrics["states"],
         free_energies=_free_energies(task, residues),
@@ -90,6 +82,15 @@ def read_result(task: Task) -> Result:
         + int(_refinement(noted).get("steps") or 0),
         core_minutes={name: cost["cpu"] / 60 for name, cost in read_json(task.file(COSTS)).items()},
     )
+
+
+def _mean(residues: Mapping[str, Any], key: str) -> Estimate:
+    """Mean of a measure over residues, whose errors are taken to be independent."""
+    found = [Estimate.read(of.get(key, {})) for of in residues.values()]
+    if not found:
+        return Estimate(math.nan)
+    average = float(np.mean([one.value for one in found]))
+    return Estimate(average, math.hypot(*(one.error for one in found)) / len(found))
 
 
 def _free_energies(task: Task, residues: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:

@@ -15,7 +15,7 @@ from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 from knotflow.extras import MODULES, need
 
-Molecule = StrEnum("Molecule", {name: name for name in ("ala2", "ala2-ff96", "AAA", "AAAAA")})
+Molecule = StrEnum("Molecule", {"ala2": "ala2", "ala2-ff96": "ala2-ff96", "AAA": "AAA", "AAAAA": "AAAAA"})
 """Molecules of the benchmark. An enumeration, because Typer reads no lists of literals."""
 
 
@@ -73,7 +73,7 @@ def field(
     for row in report.beside(results):
         table.add_row(*row)
     output.show(table)
-    columns, rows = report.measured(results)
+    columns, rows = report.measured(results, brief=True)
     table = Table(*columns, title=f"scale {scale}")
     align_right(table)
     for row in rows:
