@@ -126,7 +126,20 @@ def test_states_are_a_partition_and_have_their_own_effective_size() -> None:
     assert found["phi > 0"]["samples"] == inside.sum()
     assert found["phi > 0"]["ess"]["value"] == pytest.approx(w.sum() ** 2 / (w**2).sum() / inside.sum())
     assert 0 < found["phi > 0"]["ess"]["error"] < 0.1
-    assert math.isnan(effective_in(np.empty(0), 0).value)
+    assert math.isnan(effective_in(np.zeros(24), 0).value) and effective_in(np.zeros(25), 0).value == 1
+
+
+def test_the_worst_residue_is_not_known_if_one_has_hardly_any_samples(finished) -> None:
+    _, result, _ = finished
+
+    def worst(*shares: float | None) -> Estimate:
+        states = {
+            str(n): {"phi > 0": {"ess_clipped": {"value": s, "error": 0.01}}} for n, s in enumerate(shares)
+        }
+        return replace(result, states=states).worst_left
+
+    assert worst(0.5, 0.3, 0.4) == Estimate(0.3, 0.01)
+    assert math.isnan(worst(0.5, None).value) and math.isnan(worst().value)
 
 
 def test_coarse_histograms_compare_with_all_frames() -> None:

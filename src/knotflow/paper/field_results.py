@@ -44,10 +44,14 @@ class Result:
 
     @property
     def worst_left(self) -> Estimate:
-        """The smallest effective sample size inside phi > 0 of a residue, weights clipped."""
+        """The smallest effective sample size inside phi > 0 of a residue, weights clipped.
+
+        NaN if a residue has too few samples there.
+        """
         shares = [Estimate.read(states["phi > 0"]["ess_clipped"]) for states in self.states.values()]
-        known = [share for share in shares if not math.isnan(share.value)]
-        return min(known, key=lambda share: share.value, default=Estimate(math.nan))
+        if not shares or any(math.isnan(share.value) for share in shares):
+            return Estimate(math.nan)
+        return min(shares, key=lambda share: share.value)
 
 
 OVERALL: Final = (

@@ -28,6 +28,8 @@ STATES: Final[dict[str, Callable[[Floats, Floats], Bools]]] = {
 """States of a residue, by its torsions in rad."""
 
 
+FEWEST: Final = 25
+"""Samples in a state without which nothing is said about their weights."""
 BINS: Final = 16
 """Bins along each torsion: 22.5 degrees."""
 
@@ -71,8 +73,8 @@ def states_of(drawn: FrameTable, residue: str, seed: int) -> dict[str, dict[str,
 
 
 def effective_in(log_w: Floats, seed: int) -> Estimate:
-    """Effective sample size of a state as a share of its samples; NaN if it has none."""
-    if len(log_w) == 0:
+    """Effective sample size of a state as a share of its samples; NaN if they are fewer than `FEWEST`."""
+    if len(log_w) < FEWEST:
         return Estimate(math.nan)
 
     def share(rows: Rows) -> float:
