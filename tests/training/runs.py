@@ -14,7 +14,7 @@ from knotflow.statistics.weights import systematic
 from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
-from knotflow.training.own_samples import effective_share, truncated
+from knotflow.training.replay import effective_share, trusted
 
 CONFIG = TrainingConfig.parse(
     {
