@@ -75,6 +75,8 @@ def refine(
         validation: frames held out.
         progress: called with the progress of each cycle.
     """
+    report = progress or silent
+    report("judging frames and samples", 0, 0)
     steps = max(1, training.steps // 2)
     every = max(1, steps // ROUNDS)
     wells = Wells.of(generator.flow, train.x)
@@ -88,7 +90,6 @@ def refine(
     for number in range(CYCLES):
         length = steps * 2**number
         cycle = folder / f"cycle-{number + 1}"
-        report = progress or silent
         note = ", ".join(f"{key} {100 * value:.1f} %" for key, value in before.items()) + " before"
         flow = fit(
             copy.deepcopy(flow),  # it is changed in place
@@ -98,7 +99,7 @@ def refine(
             validation=held_out,
             metric=metric,
             own=replay,
-            progress=_noted(f"refining, cycle {number + 1}", note, report),
+            progress=_noted(f"refining, cycle {number + 1} of at most {CYCLES}", note, report),
         )
         replay.offset += length
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
