@@ -29,7 +29,7 @@ from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem, ala2
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.training import NLL, Batch, ForceMatching, Mix
-from knotflow.training.molecules import FORCE_SHARE, cartesian_metric, standardised_metric
+from knotflow.training.molecules import FORCE_LIMIT, FORCE_SHARE, cartesian_metric, standardised_metric
 from knotflow.transforms import SlopeTransform
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -83,8 +83,9 @@ def best_generator(system: MolecularSystem, q: Tensor, seed: int) -> BoltzmannGe
 
 def best_loss(generator: BoltzmannGenerator, score: Tensor) -> Loss:
     """The loss of the preset ``best``: likelihood, and standardised errors of scores."""
-    matching = ForceMatching(standardised_metric(score))
-    mix = Mix(nll=(1.0, NLL()), force_matching=(FORCE_SHARE, matching))
+    matching = ForceMatching(standardised_metric(generator.flow, score), FORCE_LIMIT)
+    weight = FORCE_SHARE * 0.5 * generator.flow.dim
+    mix = Mix(nll=(1.0, NLL()), force_matching=(weight, matching))
     return lambda x, force: mix(generator.flow, Batch(x, force))[0]
 
 
@@ -146,7 +147,7 @@ def with_trivial_maps(generator: BoltzmannGenerator) -> BoltzmannGenerator:
         Coupling(c.transformed, [Trivial(f) for f in c.transforms], c.read, copy.deepcopy(c.conditioner))
         for c in generator.flow.couplings
     ]
-    flow = Flow(generator.flow.domains, couplings)
+    flow = generator.flow.with_couplings(couplings)
     return BoltzmannGenerator(generator.coordinates, flow, generator.molecule)
 
 

@@ -11,7 +11,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
 from knotflow.storage.samples import read_samples
-from knotflow.training import molecules
+from knotflow.training import molecules, refinement
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.training.stopping import stopped_after
@@ -47,7 +47,8 @@ def test_help_teaches(run_here) -> None:
         "<bonds|paper>",
         "flow, optimiser and schedule of Hong & Chun (AAAI 2023)",
         "--compile",
-        "--own-samples",
+        "--refine",
+        "--no-refine",
         "effective sample size",
     ):
         assert text in said, text
@@ -76,8 +77,8 @@ def test_train_then_sample_then_evaluate(run_here, data: Path, tmp_path: Path) -
 
 def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--transform", "rq", "--order", "5", "--forces", "--rate", "0.004", "--seed", "5"]
-    options += ["--own-samples"]
-    monkeypatch.setattr(molecules, "POOL", 200)
+    options += ["--refine"]
+    monkeypatch.setattr(refinement, "CYCLES", 1)
     status, said = run_here("train", str(data), "--out", "a", *QUICK, *options, "--reverse-kl", "0.1")
     assert status == 0, said
     found = notes("a/model.safetensors")
@@ -88,7 +89,7 @@ def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -
         "bins": 4,
         "forces": True,
         "reverse_kl": 0.1,
-        "own_samples": True,
+        "refine": True,
         "epochs": 2.0,
         "batch_size": 60,
         "learning_rate": 0.004,
@@ -99,7 +100,10 @@ def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found["choice"].items() >= expected.items()
     assert found["training"]["learning_rate"] == 0.004 and found["training"]["seed"] == 5
     names = {name for _, name, _ in read_log(Path("a/log.csv"))}
-    assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess", "own_ess"}
+    assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess"}
+    names = {name for _, name, _ in read_log(Path("a/refinement/cycle-1/log.csv"))}
+    assert names >= {"nll", "force_matching", "energy_matching", "validation_nll", "own_ess", "own_ess_clipped"}
+    assert "reverse_kl" not in names
     assert "force_matching" in said and "reverse_kl" in said
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,6 +27,12 @@ def _by_hand() -> kf.Flow:
             kf.Coupling([1], [kf.BSpline(3, 5, unit)], [], kf.Conditioner([], sizes[1])),
         ],
     )
+
+
+def _whitened(domains: list[kf.Domain], **options: Any) -> kf.Flow:
+    config = kf.Flow.on(domains, **options).config
+    assert config is not None
+    return config.model_copy(update={"whitened": True}).build()
 
 
 BUILDERS: dict[str, Callable[[], kf.Flow]] = {
@@ -60,6 +67,13 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
         transform={"family": "bump", "components": 3},
         conditioner={"hidden": [8], "activation": "sin", "networks": [1, 1, 3]},
     ),
+    "whitened-2d": lambda: _whitened([HEIGHT, kf.Line(1.0, 1.5)], transform=SMALL, conditioner=NET),
+    "whitened-4d": lambda: _whitened(
+        [HEIGHT, ANGLE, kf.Line(1.0, 1.5), HEIGHT], transform=SMALL, conditioner=NET
+    ),
+    "whitened-context-2d": lambda: _whitened(
+        [ANGLE, HEIGHT], transform=SMALL, conditioner=NET, context=3
+    ),
 }
 NAMES = list(BUILDERS)
 
@@ -71,7 +85,24 @@ def make(name: str, scale: float = 0.4) -> kf.Flow:
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter += scale * torch.randn_like(parameter)
+    if flow.whitened:
+        flow.whiten(correlated(flow, 500))
     return flow
+
+
+def correlated(flow: kf.Flow, n: int, seed: int = 2) -> torch.Tensor:
+    """Points whose lines are correlated, with deviations around a tenth of their lengths."""
+    x = points(flow, n, seed)
+    generator = torch.Generator().manual_seed(seed)
+    lines = [i for i, d in enumerate(flow.domains) if isinstance(d, kf.Line)]
+    length = x.new_tensor([flow.domains[i].length for i in lines])
+    middle = x.new_tensor([(flow.domains[i].low + flow.domains[i].high) / 2 for i in lines])
+    normal = torch.randn(n, len(lines), generator=generator, dtype=torch.float64)
+    mixing = torch.eye(len(lines), dtype=torch.float64) + 0.6 * torch.randn(
+        len(lines), len(lines), generator=generator, dtype=torch.float64
+    )
+    x[:, lines] = middle + 0.1 * length * (normal @ mixing.T)
+    return x
 
 
 def points(flow: kf.Flow, n: int, seed: int = 0) -> torch.Tensor:

@@ -91,6 +91,8 @@ def test_mean_log_ratio_of_samples_is_a_free_energy(flow: kf.Flow) -> None:
     """E_q[p0/q] = 1 for the flow of the base: an identity that fails if sampling and density disagree."""
     if any(isinstance(f, Chain) for coupling in flow.couplings for f in coupling.transforms):
         pytest.skip("an affine part may make q narrower than p0: then the ratio has no variance")
+    if flow.whitened:
+        pytest.skip("so may a linear map")
     n = 20_000
     c = context(flow, 1)
     c = None if c is None else c[0]

@@ -14,7 +14,7 @@ from knotflow.statistics.weights import systematic
 from knotflow.training import Batch, Pool, TrainingConfig, fit
 from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
-from knotflow.training.own_samples import effective_share, truncated
+from knotflow.training.replay import effective_share, trusted
 
 CONFIG = TrainingConfig.parse(
     {
@@ -35,11 +35,11 @@ def energy(x: torch.Tensor) -> torch.Tensor:
     return x.square().sum(-1)
 
 
-def own(flow: kf.Flow, seed: int) -> Pool:
+def own(flow: kf.Flow, first: int, seed: int) -> Pool:
     x, log_prob = flow.sample_and_log_prob(64, generator=torch.Generator().manual_seed(seed))
-    weight = truncated((-energy(x) - log_prob).double())
-    x = x[torch.from_numpy(systematic(weight.numpy(), 64, 0.5))]
-    return Pool(Batch(x, force=-2 * x), effective_share(weight.log()))
+    log_w = (-energy(x) - log_prob).double().numpy()
+    x = x[torch.from_numpy(systematic(trusted(log_w), 64, 0.5))]
+    return Pool(Batch(x, force=-2 * x), {"ess": effective_share(log_w), "first": float(first)})
 
 
 def data(n: int = 200) -> Batch:

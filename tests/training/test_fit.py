@@ -1,6 +1,7 @@
 """Whole trainings: they learn, resume after being killed, and refuse what cannot work."""
 
 import functools
+import hashlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig, TrainingError, fit
 from knotflow.training.guard import PATIENCE, RETURNS, SETTLED, Guard, diagnose
 from knotflow.training.module import FlowModule
+from knotflow.training.run import fingerprint
 from tests.flows.registry import make, points
 from tests.training import runs
 
@@ -53,9 +55,10 @@ def test_a_run_folder(reference: tuple[Path, kf.Flow]) -> None:
     log = read_log(folder / "log.csv")
     assert [step for step, name, _ in log if name == "nll"] == [10, 20, 30, 40, 50, 60, 70]
     assert [step for step, name, _ in log if name == "validation_nll"] == [20, 40, 60, 70]
-    # Its own samples, from the first block on that begins after a quarter of the steps.
+    # Its own points, drawn anew in every block.
     own = [(step, value) for step, name, value in log if name == "own_ess"]
-    assert [step for step, _ in own] == [21, 41, 61] and all(0.2 < value <= 1 for _, value in own)
+    assert [step for step, _ in own] == [1, 21, 41, 61] and all(0.2 < value <= 1 for _, value in own)
+    assert [value for _, name, value in log if name == "own_first"] == [0, 20, 40, 60]
     assert any((folder / "tensorboard").iterdir())
 
 
@@ -155,6 +158,36 @@ def test_a_run_of_version_0_2_is_loaded_if_finished_and_refused_otherwise(tmp_pa
         run()
 
 
+def test_settings_that_version_0_2_did_not_have(
+    reference: tuple[Path, kf.Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folders have ``own_after``, and nothing about matched energies, limits and linear maps."""
+    folder = shutil.copytree(reference[0], tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["training"]["own_after"] = 0.25
+    for key in ("energy_matching", "force_limit"):
+        del config["training"]["loss"][key]
+    del config["flow"]["whitened"]
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(FlowModule, "training_step", None)  # a step would fail
+    assert all(map(torch.equal, _weights(runs.run(folder)), _weights(reference[1])))
+
+
+def test_fingerprints_are_those_of_version_0_2() -> None:
+    """Hashes of points, forces and context, each "-" if missing; later parts count only if they are there."""
+    x = torch.arange(6.0).reshape(3, 2)
+    for parts, content in (
+        ((x,), [x, b"-", b"-"]),
+        ((x, -x), [x, -x, b"-"]),
+        ((x, -x, x[:, :1]), [x, -x, x[:, :1]]),
+        ((x, None, x), [x, b"-", x]),
+    ):
+        found = b"".join(p if isinstance(p, bytes) else p.contiguous().numpy().tobytes() for p in content)
+        assert fingerprint(Batch(*parts)) == hashlib.sha256(found).hexdigest()[:16]
+    more = [Batch(x), Batch(x, log_target=x[:, 0]), Batch(x, weight=x[:, 1]), Batch(x, None, None, *x.T)]
+    assert len({fingerprint(batch) for batch in more}) == 4
+
+
 def test_training_as_one_graph_falls_back_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +224,9 @@ def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
     x = runs.data().x
     with pytest.raises(ValueError, match="force_matching needs forces of the training data"):
         fit(runs.flow(), x, fm, folder)
+    em = TrainingConfig.parse({"batch_size": 32, "loss": {"energy_matching": 1.0}})
+    with pytest.raises(ValueError, match="energy_matching needs densities of the training data"):
+        fit(runs.flow(), runs.data(), em, folder)
     with pytest.raises(ValueError, match="reverse_kl needs an energy"):
         fit(runs.flow(), runs.data(), runs.CONFIG, folder)
     with pytest.raises(ValueError, match=r"own_share needs a function .* give own=..., or set it to 0"):

@@ -27,6 +27,8 @@ from knotflow.storage.samples import SampleWriter
 from knotflow.training import ForceMatching, Mix, TrainingConfig, molecules
 from knotflow.training.module import FlowModule, learning_rate
 from knotflow.training.molecules import (
+    FORCE_LIMIT,
+    FORCE_SHARE,
     MoleculeTraining,
     cartesian_metric,
     flow_config,
@@ -192,7 +194,8 @@ def test_force_matching_in_it_is_the_error_of_forces_on_atoms(shaken: Path) -> N
 
 def test_the_standardised_metric_has_unit_scores() -> None:
     score = torch.randn(5000, 5, generator=torch.manual_seed(0)) * torch.tensor([1e4, 10.0, 1.0, 1e-6, 0.0])
-    metric = standardised_metric(score)
+    circles = kf.Flow([kf.Circle()] * 5, [])
+    metric = standardised_metric(circles, score)
     scaled = metric(torch.empty(0), score)
     torch.testing.assert_close(scaled[:, :3].square().mean(0), torch.ones(3))
     # A torsion without force is uniform: there errors are measured by its deviation.
@@ -202,8 +205,30 @@ def test_the_standardised_metric_has_unit_scores() -> None:
     # Of normal coordinates it is the error in units of their deviations.
     sigma = torch.tensor([0.003, 0.05, 1.0, 1.5], dtype=torch.float64)
     x = sigma * torch.randn(200_000, 4, generator=torch.manual_seed(1), dtype=torch.float64)
-    metric = standardised_metric(-x / sigma.square())
+    metric = standardised_metric(kf.Flow([kf.Circle()] * 4, []), -x / sigma.square())
     torch.testing.assert_close(metric(x, torch.ones_like(x))[0], sigma, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_on_lines_errors_are_measured_in_standard_coordinates(whitened: bool) -> None:
+    """Of correlated normal coordinates on lines; scores of white ones are white."""
+    random = torch.Generator().manual_seed(0)
+    lower = torch.tensor([[0.003, 0.0, 0.0], [0.04, 0.05, 0.0], [0.3, -0.4, 1.5]], dtype=torch.float64)
+    x = torch.randn(50_000, 3, generator=random, dtype=torch.float64) @ lower.T
+    score = -torch.linalg.solve(lower @ lower.T, x.T).T
+    sigma = (lower @ lower.T).diagonal().sqrt()
+    lines = [kf.Line(-5 * s, 5 * s) for s in sigma.tolist()]
+    flow = kf.Flow([*lines, kf.Circle()], [], whitened=whitened).double()
+    q, error = (torch.cat([part, part[:, :1]], 1) for part in (x, score))
+    if whitened:
+        flow.whiten(q)
+    found = standardised_metric(flow, error)(q, error)
+    expected = torch.cov(found[:, :3].T)
+    if whitened:
+        torch.testing.assert_close(expected, torch.eye(3).double(), rtol=0, atol=0.02)
+    else:
+        torch.testing.assert_close(found[:, :3], score * sigma)
+    assert float(found[:, 3].square().mean()) == pytest.approx(1.0), "a circle has units of its own"
 
 
 # --- presets ----------------------------------------------------------------------------------------------
@@ -215,6 +240,7 @@ def test_the_training_of_the_paper() -> None:
     assert (config.batch_size, config.learning_rate, config.steps) == (128, 5e-4, 10 * in_a_pass)
     assert config.steps == 70_320
     assert (config.loss.nll, config.loss.force_matching) == (0.999, 0.001)
+    assert config.loss.force_limit is None
     assert config.weight_decay == 0
     for epoch in range(10):  # times 0.7 after every pass
         rate = learning_rate(config, epoch * in_a_pass + in_a_pass // 2)
@@ -229,7 +255,9 @@ def test_the_training_of_the_paper() -> None:
 def test_the_other_presets() -> None:
     best = training_config(MoleculeTraining(), 100_000, 60)
     assert (best.schedule, best.learning_rate, best.batch_size) == ("cosine", 2e-3, 256)
-    assert best.loss.nll == 1 and best.loss.force_matching == pytest.approx(0.1 * 0.5 * 60)
+    assert best.loss.nll == 1 and best.loss.force_matching == pytest.approx(FORCE_SHARE * 0.5 * 60)
+    assert best.loss.force_limit == FORCE_LIMIT and best.loss.energy_matching == best.own_share == 0
+    assert best.clip > best.loss.force_matching, "the norm of the gradient grows with the weight"
     quick = training_config(MoleculeTraining(preset="quick"), 100_000, 60)
     assert quick.loss.force_matching == 0 and quick.steps < best.steps
     forced = training_config(MoleculeTraining(preset="quick", forces=True), 100_000, 60)
@@ -294,6 +322,7 @@ def test_flows_of_presets() -> None:
     assert [c.conditioner.hidden for c in best.couplings] == [(128, 128)] * len(best.couplings)
     assert [c.conditioner.hidden for c in quick.couplings] == [(64, 64)] * len(quick.couplings)
     assert len(quick.couplings) < len(best.couplings)
+    assert best.whitened and quick.whitened
     assert (best.couplings[-1].transform.bins, quick.couplings[-1].transform.bins) == (32, 16)
     assert (
         make(bins=5, order=6).couplings[-1].transform.model_dump().items() >= {"bins": 5, "order": 6}.items()
@@ -304,6 +333,7 @@ def test_flows_of_presets() -> None:
     ala2 = internal_coordinates(molecule("ala2"), "paper")
     choice = MoleculeTraining(preset="paper")
     assert flow_config(choice, ala2, q) == presets.paper_flow(ala2, "bspline")
+    assert not flow_config(choice, ala2, q).whitened
     published = flow_config(choice.model_copy(update={"published": True}), ala2, q)
     assert published == presets.paper_flow(ala2, "bspline", min_width=1e-6)
 
@@ -455,7 +485,7 @@ def test_other_runs_of_the_folder_are_refused(
     for change, difference in (
         ({"seed": 4}, r"training\.seed 3"),
         ({"bins": 5}, r"flow\.couplings"),
-        ({"forces": False}, r"training\.loss\.force_matching"),
+        ({"forces": False}, r".*training\.loss\.force_matching"),
         ({"preset": "best"}, r"flow\."),
     ):
         other = CHOICE.model_copy(update=change)
@@ -500,6 +530,8 @@ def test_the_preset_paper_of_alanine_dipeptide(transform: str, shaken: Path, tmp
     assert found["training"]["loss"] == {
         "nll": 0.999,
         "force_matching": 0.001,
+        "force_limit": None,
+        "energy_matching": 0.0,
         "reverse_kl": 0.0,
         "reverse_kl_samples": 256,
     }

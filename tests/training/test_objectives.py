@@ -13,7 +13,7 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.compiled import Compiled
-from knotflow.training import NLL, Batch, ForceMatching, Mix, ReverseKL, Term
+from knotflow.training import NLL, Batch, EnergyMatching, ForceMatching, LossConfig, Mix, ReverseKL, Term, make_loss
 from knotflow.training.objectives import View
 from tests.flows.registry import context, make, points
 
@@ -32,6 +32,124 @@ def test_terms_are_what_they_say() -> None:
     torch.testing.assert_close(values["nll"], nll.detach())
     torch.testing.assert_close(values["fm"], fm.detach())
     torch.testing.assert_close(total, 0.9 * nll + 0.1 * fm)
+
+
+def _weighted(flow: kf.Flow, n: int = 32) -> Batch:
+    """Some points have no weight; densities are off by up to several units."""
+    random = torch.Generator().manual_seed(4)
+    weight = 2 * torch.rand(n, generator=random, dtype=torch.float64)
+    weight[torch.randperm(n, generator=random)[: n // 4]] = 0
+    log_target = 3 * torch.randn(n, generator=random, dtype=torch.float64)
+    return _batch(flow, n)._replace(weight=weight, log_target=log_target)
+
+
+def _huber(error: float, limit: float) -> float:
+    return error**2 if abs(error) <= limit else limit * (2 * abs(error) - limit)
+
+
+def test_weighted_terms_are_what_they_say() -> None:
+    """Against loops over single points."""
+    flow = make("mixed-5d")
+    batch = _weighted(flow)
+    log_prob, score = flow.log_prob(batch.x).tolist(), flow.score(batch.x)
+    errors = [row.tolist() for row in _tilted(batch.x, score - batch.force)]
+    used = [i for i, w in enumerate(batch.weight.tolist()) if w > 0]
+    assert len(used) == 24
+    nll = -sum(float(batch.weight[i]) * log_prob[i] for i in used) / 24
+    fm = sum(e**2 for i in used for e in errors[i]) / (24 * 6)
+    limit = sorted(abs(e) for i in used for e in errors[i])[72]  # half of them are above it
+    huber = sum(_huber(e, limit) for i in used for e in errors[i]) / (24 * 6)
+    _, values = Mix(
+        nll=(1.0, NLL()), fm=(1.0, ForceMatching(_tilted)), limited=(1.0, ForceMatching(_tilted, limit))
+    )(flow, batch)
+    assert {name: float(value) for name, value in values.items()} == pytest.approx(
+        {"nll": nll, "fm": fm, "limited": huber}
+    )
+    assert huber < 0.9 * fm
+
+
+def test_weights_of_one_change_nothing() -> None:
+    flow = make("mixed-5d")
+    batch = _batch(flow)._replace(log_target=torch.linspace(-9.0, 9.0, 32).double())
+    mix = Mix(nll=(1.0, NLL()), fm=(1.0, ForceMatching(_tilted, 0.5)), em=(1.0, EnergyMatching(2.0)))
+    ones = batch._replace(weight=torch.ones(32).double())
+    torch.testing.assert_close(mix(flow, ones), mix(flow, batch))
+
+
+def test_points_without_weight_matter_for_their_densities_only() -> None:
+    flow = make("mixed-5d")
+    batch = _weighted(flow)
+    none = batch.weight == 0
+    other = batch._replace(
+        x=torch.where(none[:, None], points(flow, 32, seed=9), batch.x),
+        force=torch.where(none[:, None], 1e6, batch.force),
+    )
+    mix = Mix(nll=(1.0, NLL()), fm=(1.0, ForceMatching(_tilted, 0.5)), em=(1.0, EnergyMatching()))
+    before, after = mix(flow, batch)[1], mix(flow, other)[1]
+    for name in ("nll", "fm"):
+        torch.testing.assert_close(after[name], before[name])
+    assert abs(after["em"] - before["em"]) > 1e-3
+
+
+@pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
+def test_energy_matching_against_a_loop(limit: float) -> None:
+    flow = make("mixed-5d")
+    for batch in (_weighted(flow), _weighted(flow)._replace(weight=None)):
+        errors = (flow.log_prob(batch.x) - batch.log_target).tolist()
+        weight = [1.0] * 32 if batch.weight is None else batch.weight.tolist()
+        centre = sorted(e for e, w in zip(errors, weight, strict=True) if w > 0)
+        middle = centre[(len(centre) - 1) // 2]  # of two in the middle the lower one
+        expected = sum(_huber(e - middle, limit) for e in errors) / 32
+        found = Mix(em=(1.0, EnergyMatching(limit)))(flow, batch)[0]
+        assert float(found) == pytest.approx(expected)
+        # A constant is no error.
+        shifted = batch._replace(log_target=batch.log_target + 1234.5)
+        assert float(Mix(em=(1.0, EnergyMatching(limit)))(flow, shifted)[0]) == pytest.approx(expected)
+
+
+def test_the_exact_density_has_no_energy_error() -> None:
+    flow = make("mixed-5d")
+    batch = _weighted(flow)
+    batch = batch._replace(log_target=flow.log_prob(batch.x).detach() - 77.0)
+    total, _ = Mix(em=(1.0, EnergyMatching()))(flow, batch)
+    assert float(total) < 1e-20
+    total.backward()
+    assert all(p.grad is None or p.grad.abs().max() < 1e-9 for p in flow.parameters())
+
+
+def test_the_gradient_of_energy_matching_is_its_slope_at_a_fixed_constant() -> None:
+    """The constant is chosen anew in every step, and does not carry gradients."""
+    flow, step = make("mixed-5d"), 1e-6
+    batch = _weighted(flow)
+    centre = float((flow.log_prob(batch.x) - batch.log_target)[batch.weight > 0].median())
+    Mix(em=(1.0, EnergyMatching(2.0)))(flow, batch)[0].backward()
+    weights = [p for p in flow.parameters() if p.grad is not None]
+    random = torch.Generator().manual_seed(3)
+    along = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in weights]
+    ends = []
+    with torch.no_grad():
+        for move in (step, -2 * step):
+            for p, v in zip(weights, along, strict=True):
+                p += move * v
+            errors = (flow.log_prob(batch.x) - batch.log_target - centre).tolist()
+            ends.append(sum(_huber(e, 2.0) for e in errors) / 32)
+    slope = sum(float((p.grad * v).sum()) for p, v in zip(weights, along, strict=True))
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-5)
+
+
+def test_the_loss_of_a_configuration() -> None:
+    config = LossConfig.parse({"force_matching": 0.5, "force_limit": 0.25, "energy_matching": 2.0})
+    mix = make_loss(config, metric=_tilted)
+    flow = make("mixed-5d")
+    expected = Mix(
+        nll=(1.0, NLL()),
+        force_matching=(0.5, ForceMatching(_tilted, 0.25)),
+        energy_matching=(2.0, EnergyMatching()),
+    )
+    torch.testing.assert_close(mix(flow, _weighted(flow)), expected(flow, _weighted(flow)))
+    assert mix.needs_target and not make_loss(LossConfig()).needs_target
+    with pytest.raises(ValueError, match=r"energy matching needs densities: give Batch\(x, log_target=...\)"):
+        mix(flow, _batch(flow))
 
 
 def test_reverse_kl_against_quadrature() -> None:
@@ -140,6 +258,7 @@ MIXES = {
     "energies": lambda: Mix(kl=(0.5, ReverseKL(_energy, 20))),
     "all": lambda: Mix(nll=(0.9, NLL()), fm=(0.1, ForceMatching()), kl=(0.5, ReverseKL(_energy, 20))),
     "both in a term": lambda: Mix(nll=(0.9, NLL()), mine=(0.4, _Both()), fm=(0.1, ForceMatching())),
+    "forces, limited": lambda: Mix(fm=(0.3, ForceMatching(_tilted, 1.5))),
     "two of the score": lambda: Mix(fm=(0.1, ForceMatching()), tilted=(0.2, ForceMatching(_tilted))),
 }
 
@@ -155,12 +274,13 @@ def _evaluate(
     return total.detach(), values, [p.grad.clone() for p in flow.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("name", ["mixed-5d", "context-2d"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["mixed-5d", "context-2d", "whitened-4d"])
 @pytest.mark.parametrize("mix", MIXES)
-def test_the_gradient_is_the_slope_of_the_loss(name: str, mix: str) -> None:
+def test_the_gradient_is_the_slope_of_the_loss(name: str, mix: str, weighted: bool) -> None:
     """Second derivatives of force matching included, by central differences along a random direction."""
     flow = make(name)
-    batch = _batch(flow, 16)._replace(context=context(flow, 16))
+    batch = (_weighted if weighted else _batch)(flow, 16)._replace(context=context(flow, 16))
     loss, random, step = MIXES[mix](), torch.Generator().manual_seed(3), 1e-6
     total, values, gradient = _evaluate(loss, flow, batch)
     assert list(values) == list(loss.terms) and not any(value.requires_grad for value in values.values())

@@ -1,4 +1,4 @@
-"""A model's own samples as training data: weights, resampling, scores, and trainings on them."""
+"""Points that a model makes for its own training: weights, resampling, scores, wells, and their files."""
 
 import math
 from pathlib import Path
@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 import knotflow as kf
-from knotflow.energies import OpenMMEnergy, TorchForceField
+from knotflow.dynamics.masses import Masses
+from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
-from knotflow.training import Batch, OwnSamples, own_samples
-from knotflow.training import molecules as molecules_module
-from knotflow.training.module import FlowModule
-from knotflow.training.molecules import MoleculeTraining, load_data, train_generator, training_config
-from knotflow.training.own_samples import effective_share, truncated
+from knotflow.training import Replay, replay
+from knotflow.training.molecules import load_data
+from knotflow.training.replay import FEWEST, HEAVIEST, KEPT, REJECTED, TRUST, WORST, Wells, effective_share, trusted
 from tests.analysis.generators import (
     ANGLE,
     LENGTH,
@@ -26,44 +24,85 @@ from tests.analysis.generators import (
     ala2_data,
     ala2_generator,
     chain,
-    chain_data,
     chain_generator,
     grids,
     widths,
     write,
 )
-from tests.training.stopping import StopError, stopped_after
 
-# --- weights and resampling -------------------------------------------------------------------------------
+NO_WELLS = Wells({})
 
 
-def test_truncation() -> None:
-    log_weight = torch.zeros(400, dtype=torch.float64)
-    log_weight[7], log_weight[9] = math.log(1e4), -math.inf
+def made(
+    generator: BoltzmannGenerator,
+    folder: Path,
+    n: int,
+    *,
+    energy: MolecularEnergy | None = None,
+    wells: Wells = NO_WELLS,
+    offset: int = 0,
+) -> Replay:
+    system = MolecularSystem.parse(generator.molecule)
+    energy = TorchForceField(system, compiled=False) if energy is None else energy
+    masses = Masses.molecule(system.masses, system.temperature)
+    return Replay(generator, energy, masses, wells, folder / "replay", n=n, offset=offset)
+
+
+# --- weights ----------------------------------------------------------------------------------------------
+
+
+def test_good_weights_are_only_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_w = np.zeros(400)
+    log_w[7], log_w[9] = math.log(1e4), -math.inf
     mean = (398 + 1e4) / 400
+    monkeypatch.setattr(replay, "TRUST", 0.0)
     for shift in (0.0, 1000.0, -1000.0):
-        weight = truncated(log_weight + shift)
-        assert float(weight[7]) == pytest.approx(20.0) and weight[9] == 0
-        assert float(weight[0]) == pytest.approx(1 / mean)
-    assert torch.equal(truncated(torch.full((3,), -math.inf)), torch.zeros(3))
-    even = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weight = truncated(even)
-    torch.testing.assert_close(weight, even.exp() / even.exp().mean())
-    expected = float(even.exp().sum() ** 2 / even.exp().square().sum() / 1000)
-    assert effective_share(weight.log()) == pytest.approx(expected)
-    assert effective_share(torch.full((3,), -math.inf)) == 0
+        weight = trusted(log_w + shift)
+        assert weight[7] == pytest.approx(HEAVIEST) and weight[9] == 0
+        assert weight[0] == pytest.approx(1 / mean)
+    monkeypatch.undo()
+    even = 0.3 * np.random.default_rng(0).normal(size=1000)
+    np.testing.assert_allclose(trusted(even), np.exp(even) / np.exp(even).mean())
 
 
-# --- pools of samples -------------------------------------------------------------------------------------
+def test_bad_weights_enter_with_the_largest_power_that_can_be_trusted() -> None:
+    log_w = 5 * np.random.default_rng(1).normal(size=2000)
+    log_w[::10] = -math.inf
+    assert effective_share(log_w) < 0.1 * TRUST
+    weight = trusted(log_w)
+    assert (weight[::10] == 0).all() and weight.max() <= HEAVIEST
+    free = (weight > 0) & (weight < HEAVIEST)
+    power, _ = np.polyfit(log_w[free], np.log(weight[free]), 1)
+    assert 0 < power < 1
+    assert effective_share(power * log_w) == pytest.approx(TRUST, rel=1e-3)
+    # Even where nothing but the allowed points counts.
+    few = np.full(2000, -math.inf)
+    few[: int(0.5 * TRUST * 2000)] = 9 * np.random.default_rng(2).normal(size=int(0.5 * TRUST * 2000))
+    np.testing.assert_allclose(trusted(few)[np.isfinite(few)], 2 / TRUST, rtol=1e-4)
 
 
-def test_a_pool_has_the_moments_of_the_target_though_the_flow_has_not() -> None:
+def test_weights_of_nothing() -> None:
+    assert (trusted(np.full(3, -math.inf)) == 0).all()
+    assert effective_share(np.full(3, -math.inf)) == 0
+    even = np.random.default_rng(0).normal(size=1000)
+    expected = np.exp(even).sum() ** 2 / np.exp(2 * even).sum() / 1000
+    assert effective_share(even) == pytest.approx(expected)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------
+
+
+def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bonds and angles of the chain by quadrature: the flow's are too wide and know no volume."""
-    generator = chain_generator()
-    n = 20_000
-    pool = OwnSamples(generator, TorchForceField(chain(), compiled=False), n)(generator.flow, 1)
-    assert pool.batch is not None and pool.batch.x.shape == pool.batch.force.shape == (n, 6)
-    assert pool.batch.x.dtype == pool.batch.force.dtype == torch.float32
+    monkeypatch.setattr(replay, "TRUST", 0.0)  # weights count in full
+    generator, n = chain_generator(), 20_000
+    rows, figures = made(generator, tmp_path, n).round(generator.flow, 1)
+    drawn = round(REJECTED * n)
+    assert rows.x.shape == rows.force.shape == (n + drawn, 6)
+    assert rows.x.dtype == rows.force.dtype == rows.log_target.dtype == rows.weight.dtype == torch.float32
+    assert (rows.weight[:n] == 1).all() and (rows.weight[n:] == 0).all()
     b, a, of_bond, of_angle = grids()
     bond, angle = widths()
     share, wrong = 1.0, 0
@@ -73,36 +112,52 @@ def test_a_pool_has_the_moments_of_the_target_though_the_flow_has_not() -> None:
         target = target / np.trapezoid(target, x)
         proposal = np.exp(-((x - middle) ** 2) / (2 * width**2)) / (width * math.sqrt(2 * math.pi))
         share *= 1 / np.trapezoid(target**2 / proposal, x)
-        q = pool.batch.x[:, i].double().numpy()
+        q, plain = rows.x[:n, i].double().numpy(), rows.x[n:, i].double().numpy()
         for power in (1, 2):
             f = ((x - middle) / width) ** power
             exact = np.trapezoid(f * target, x)
             # Of a weighted average: mean of w² (f - exact)² over the flow's samples, divided by n.
             error = math.sqrt(np.trapezoid((f - exact) ** 2 * target**2 / proposal, x) / share / n)
             assert (((q - middle) / width) ** power).mean() == pytest.approx(exact, abs=5 * error)
-            wrong += abs(np.trapezoid(f * proposal, x) - exact) > 10 * error
+            # Points as drawn are those of the flow.
+            of_flow = np.trapezoid(f * proposal, x)
+            spread = math.sqrt(np.trapezoid((f - of_flow) ** 2 * proposal, x) / drawn)
+            assert (((plain - middle) / width) ** power).mean() == pytest.approx(of_flow, abs=5 * spread)
+            wrong += abs(of_flow - exact) > 10 * error
     assert wrong >= 7, "the flow itself is far off"
-    assert pool.ess == pytest.approx(share, rel=0.05)
+    assert figures["ess"] == pytest.approx(share, rel=0.05) and figures["ess_clipped"] >= figures["ess"]
+    assert set(figures) == {"ess", "ess_clipped"}, "the torsion has no wells"
 
 
-def test_a_pool_depends_on_its_seed_only() -> None:
+def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in many pieces, and where repeated points were moved; hardly a point is there twice."""
+    monkeypatch.setattr(replay, "PIECE", 70)
+    generator, n = chain_generator(), 300
+    own = made(generator, tmp_path, n)
+    rows, _ = own.round(generator.flow, 1)
+    monkeypatch.setattr(replay, "PIECE", 1000)
+    score, log_target = own.judged(rows.x)
+    torch.testing.assert_close(rows.force[:n], score[:n], rtol=1e-6, atol=1e-3)
+    assert (rows.force[n:] == 0).all()
+    log_prob = generator.flow.log_prob(rows.x).double()
+    fine = log_target[n:] > log_prob[n:] - WORST / 2 + (log_target - log_prob)[:n].median()
+    assert fine.float().mean() > 0.8
+    torch.testing.assert_close(rows.log_target[:n], log_target[:n].float(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(rows.log_target[n:][fine], log_target[n:][fine].float(), rtol=0, atol=1e-3)
+    random = torch.Generator().manual_seed(1 + own.offset)
+    drawn = {tuple(q) for q in generator.flow.sample(n, generator=random).tolist()}
+    different = {tuple(q) for q in rows.x[:n].tolist()}
+    assert len(different) > 0.95 * n > len(different & drawn) > 0.3 * n
+
+
+def test_rounds_depend_on_their_seed_only(tmp_path: Path) -> None:
     generator = chain_generator()
-    own = OwnSamples(generator, TorchForceField(chain(), compiled=False), 300)
-    first, second = own(generator.flow, 1), own(generator.flow, 2)
+    own = made(generator, tmp_path, 300)
+    (first, figures), (second, others) = own.round(generator.flow, 1), own.round(generator.flow, 2)
     torch.manual_seed(5)
-    again = own(generator.flow, 1)
-    assert torch.equal(first.batch.x, again.batch.x) and torch.equal(first.batch.force, again.batch.force)
-    assert first.ess == again.ess != second.ess and not torch.equal(first.batch.x, second.batch.x)
-
-
-def test_pieces_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool of many pieces: every point has its own score and its own weight."""
-    monkeypatch.setattr(own_samples, "PIECE", 70)
-    generator = chain_generator()
-    own = OwnSamples(generator, TorchForceField(chain(), compiled=False), 300)
-    pool = own(generator.flow, 1)
-    score, _ = own.weighted(pool.batch.x, torch.zeros(300))
-    torch.testing.assert_close(score, pool.batch.force, rtol=1e-6, atol=1e-4)
+    again, same = own.round(generator.flow, 1)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert figures == same != others and not torch.equal(first.x, second.x)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +169,8 @@ def test_scores_are_those_of_frames_of_a_simulation(ala2: Path, tmp_path: Path) 
     """The same positions, once as samples and once as a trajectory with forces by OpenMM."""
     generator = ala2_generator(ala2)
     system = MolecularSystem.parse(generator.molecule)
-    q, log_prob = generator.flow.sample_and_log_prob(120, generator=torch.Generator().manual_seed(3))
-    score, log_weight = OwnSamples(generator, TorchForceField(system, compiled=False)).weighted(q, log_prob)
+    q = generator.flow.sample(120, generator=torch.Generator().manual_seed(3))
+    score, log_target = made(generator, tmp_path, 10).judged(q)
     x, ladj = generator.coordinates.inverse(q.double())
     loaded = load_data(
         write(tmp_path / "x.h5", system, x.float().numpy(), np.arange(120) // 10), generator.coordinates
@@ -130,155 +185,170 @@ def test_scores_are_those_of_frames_of_a_simulation(ala2: Path, tmp_path: Path) 
         u = energy.energy(x)
     usable = (generator.unwound(q) == q).all(-1) & generator.chirality.matches(x)
     assert usable.sum() > 80
-    expected = torch.where(usable, ladj - u - log_prob, -math.inf)
-    torch.testing.assert_close(log_weight, expected, rtol=0, atol=1e-2)
+    torch.testing.assert_close(log_target, torch.where(usable, ladj - u, -math.inf), rtol=0, atol=1e-2)
 
 
-def test_mirror_images_have_no_weight(ala2: Path) -> None:
+def test_mirror_images_have_no_weight(ala2: Path, tmp_path: Path) -> None:
     generator = ala2_generator(ala2, turning=True)
-    system = MolecularSystem.parse(generator.molecule)
-    own = OwnSamples(generator, TorchForceField(system, compiled=False), 400, least=0.0)
-    q, log_prob = generator.flow.sample_and_log_prob(400, generator=torch.Generator().manual_seed(0))
-    _, log_weight = own.weighted(q, log_prob)
+    own = made(generator, tmp_path, 400)
+    q = generator.flow.sample(400, generator=torch.Generator().manual_seed(0))
+    _, log_target = own.judged(q)
     right = generator.chirality.matches(generator.coordinates.inverse(q)[0])
     assert 50 < int(right.sum()) < 350
-    assert (log_weight[~right] == -math.inf).all() and log_weight[right].isfinite().float().mean() > 0.9
-    pool = own(generator.flow, 0)
-    assert generator.chirality.matches(generator.coordinates.inverse(pool.batch.x)[0]).all()
+    assert (log_target[~right] == -math.inf).all() and log_target[right].isfinite().float().mean() > 0.9
+    rows, _ = own.round(generator.flow, 0)
+    target = rows.x[rows.weight > 0]
+    assert len(target) == 400
+    assert generator.chirality.matches(generator.coordinates.inverse(target)[0]).all()
+    assert rows.log_target.isfinite().all(), "of mirror images too, which should get less density"
 
 
-def test_a_torsion_counts_in_one_turn_only(ala2: Path) -> None:
+def test_a_torsion_counts_in_one_turn_only(ala2: Path, tmp_path: Path) -> None:
     """Of a torsion on a line, the same structure a turn further on must not count again."""
     generator = ala2_generator(ala2)
-    own = OwnSamples(
-        generator, TorchForceField(MolecularSystem.parse(generator.molecule), compiled=False), 10
-    )
+    own = made(generator, tmp_path, 10)
     q = generator.unwound(generator.flow.sample(10, generator=torch.Generator().manual_seed(0)))
-    log_prob = generator.flow.log_prob(q)
     wound = q.clone()
     wound[:5, generator.coordinates.torsions.start] += 2 * math.pi
-    assert own.weighted(q, log_prob)[1].isfinite().all()
-    assert (own.weighted(wound, log_prob)[1] == -math.inf).tolist() == [True] * 5 + [False] * 5
+    assert own.judged(q)[1].isfinite().all()
+    assert (own.judged(wound)[1] == -math.inf).tolist() == [True] * 5 + [False] * 5
 
 
-def test_hopeless_samples_are_not_used() -> None:
+def test_hopeless_samples_are_no_samples_of_the_target(tmp_path: Path) -> None:
     class Cold(TorchForceField):
         def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
             u, force = super().energy_and_force(x)
             return torch.full_like(u, math.nan), force
 
     generator = chain_generator()
-    assert OwnSamples(generator, Cold(chain(), compiled=False), 50)(generator.flow, 0) == (None, 0.0)
+    rows, figures = made(generator, tmp_path, 60, energy=Cold(chain(), compiled=False)).round(
+        generator.flow, 0
+    )
+    assert len(rows.x) == round(REJECTED * 60) and (rows.weight == 0).all()
+    assert rows.log_target.isfinite().all() and figures == {"ess": 0.0, "ess_clipped": 0.0}
     wide = kf.Flow.on(
         [kf.Interval(1e-3, 0.3)] * 3 + [kf.Interval(0.01, 3.1)] * 2 + [kf.Circle(-math.pi, math.pi)]
     )
-    own = OwnSamples(
-        BoltzmannGenerator(generator.coordinates, wide, chain().plain()),
-        TorchForceField(chain(), compiled=False),
-        1000,
-    )
-    pool = own(wide, 0)
-    assert pool.batch is None and 0 < pool.ess < own.least
-    own.least = 0.0
-    assert len(own(wide, 0).batch.x) == 1000
+    own = made(BoltzmannGenerator(generator.coordinates, wide, chain().plain()), tmp_path, 1000)
+    rows, figures = own.round(wide, 0)
+    assert 0 < figures["ess"] < 0.2 and rows.log_target.isfinite().all() and rows.force.isfinite().all()
+    # Bounded below, so that clashes do not count for all.
+    log_w = (rows.log_target - wide.log_prob(rows.x))[rows.weight == 0]
+    assert float(log_w.max() - log_w.min()) < WORST + 20
 
 
-# --- trainings --------------------------------------------------------------------------------------------
-
-CHOICE = MoleculeTraining(
-    preset="quick",
-    forces=True,
-    epochs=6.0,
-    batch_size=60,
-    bins=4,
-    learning_rate=0.005,
-    own_samples=True,
-    compile=False,
-)
+# --- wells ------------------------------------------------------------------------------------------------
 
 
-def field(system: MolecularSystem) -> TorchForceField:
-    return TorchForceField(system, compiled=False)
+class Tilted(TorchForceField):
+    """The chain with two wells of its torsion: the one around 0 has little mass."""
+
+    def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        u, force = super().energy_and_force(x)
+        return u + torch.func.vmap(self.more)(x), force - torch.func.vmap(torch.func.grad(self.more))(x)
+
+    @staticmethod
+    def more(x: Tensor) -> Tensor:
+        b1, b2, b3 = x[1] - x[0], x[2] - x[1], x[3] - x[2]
+        n1, n2 = torch.linalg.cross(b1, b2), torch.linalg.cross(b2, b3)
+        cos = (n1 * n2).sum() / (n1.norm() * n2.norm())
+        return 1.5 * cos - 1.5 * (2 * cos.square() - 1)
 
 
-def weights(model: BoltzmannGenerator) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.flow.parameters()]
+def test_rare_wells_are_evened_out_and_weigh_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "TRUST", 0.0)  # weights count in full
+    generator, n = chain_generator(), 20_000
+    phi = np.linspace(-math.pi, math.pi, 20_001)
+    density = np.exp(-1.5 * np.cos(phi) + 1.5 * np.cos(2 * phi))
+    share = density[abs(phi) < math.pi / 2].sum() / density.sum()
+    wells = Wells({5: np.array([-math.pi / 2, math.pi / 2])})
+    own = made(generator, tmp_path, n, energy=Tilted(chain(), compiled=False), wells=wells)
+    rows, figures = own.round(generator.flow, 1)
+    assert 0.01 < share < replay.EVEN
+    target = rows.weight > 0
+    rare = (rows.x[:, 5].abs() < math.pi / 2)[target]
+    weight = rows.weight[target]
+    assert float(rare.float().mean()) > 1.5 * share, "there are more of them"
+    assert float(weight[rare].mean()) < 0.7 * float(weight[~rare].mean()), "each counts less"
+    assert float(weight[rare].sum() / weight.sum()) == pytest.approx(share, rel=0.1)
+    assert float(weight.mean()) == pytest.approx(1.0)
+    assert 0 < figures["ess_least"] <= 1
+    # By hand: the effective sample size inside each well.
+    q, log_prob = generator.flow.sample_and_log_prob(n, generator=torch.Generator().manual_seed(1))
+    log_w = (own.judged(q)[1] - log_prob.double()).numpy()
+    inside = (q[:, 5].abs() < math.pi / 2).numpy()
+    expected = min(effective_share(log_w[inside]), effective_share(log_w[~inside]))
+    assert figures["ess_least"] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few() -> object:
-    """Small pools, for speed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(molecules_module, "POOL", 500)
-        patch.setattr(molecules_module, "MONITORED", 100)
-        yield
+def test_wells_of_data() -> None:
+    random = np.random.default_rng(0)
+    q = torch.tensor(random.normal(size=(3000, 6)) * 0.1)
+    q[:, 5] = torch.tensor(np.concatenate([random.vonmises(-1.5, 9, 2500), random.vonmises(1.2, 9, 500)]))
+    wells = Wells.of(chain_generator().flow, q)
+    assert set(wells.edges) == {5} and len(wells.edges[5]) == 2
+    members = wells.members(q)
+    assert sorted(int(own.sum()) for own in members) == pytest.approx([500, 2500], abs=25)
+    assert (np.sum(members, axis=0) == 1).all()
+    assert NO_WELLS.members(q) == []
+    assert Wells.of(chain_generator().flow, q[:, [0, 1, 2, 3, 5, 4]]).edges == {}, "lines have no wells"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chain_data(tmp_path_factory.mktemp("data") / "chain.h5", 400)
+def test_nothing_is_said_of_wells_with_few_points(tmp_path: Path) -> None:
+    own = made(chain_generator(), tmp_path, 10, wells=Wells({5: np.array([-1.0, 1.0])}))
+    q = torch.full((2 * FEWEST, 6), 2.0)
+    q[: FEWEST - 1, 5] = 0.0
+    log_w = np.zeros(2 * FEWEST)
+    log_w[: FEWEST - 1] = np.linspace(0, 50, FEWEST - 1)
+    assert own.figures(q, log_w)["ess_least"] == pytest.approx(1.0)
+    q[FEWEST - 1, 5] = 0.0
+    assert own.figures(q, log_w)["ess_least"] < 0.1
 
 
-@pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BoltzmannGenerator]:
-    folder = tmp_path_factory.mktemp("runs") / "chain"
-    return folder, train_generator(data, folder, CHOICE, energy=field)
+# --- rounds in a folder -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [8, 17, 34])
-def test_a_stopped_run_ends_with_the_same_weights(
-    step: int, data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path
-) -> None:
-    """Before own samples are used, and after."""
-    with stopped_after(step), pytest.raises(StopError):
-        train_generator(data, tmp_path / "run", CHOICE, energy=field)
-    torch.manual_seed(99)
-    resumed = train_generator(data, tmp_path / "run", CHOICE, energy=field)
-    assert all(map(torch.equal, weights(resumed), weights(finished[1])))
-    assert read_log(tmp_path / "run" / "log.csv") == read_log(finished[0] / "log.csv")
+def test_a_pool_has_the_rows_of_the_last_rounds(tmp_path: Path) -> None:
+    generator, n = chain_generator(), 60
+    own = made(generator, tmp_path, n)
+    size = n + round(REJECTED * n)
+    found = [own.round(generator.flow, 100 + i) for i in range(KEPT + 2)]
+    rounds = [rows.x for rows, _ in found]
+    for i in range(KEPT + 2):
+        pool = own(generator.flow, 10 * i, 100 + i)
+        expected = torch.cat(rounds[max(0, i + 1 - KEPT) : i + 1])
+        assert torch.equal(pool.batch.x, expected) and len(expected) == min(i + 1, KEPT) * size
+        assert pool.batch.weight.shape == (len(expected),)
+        assert pool.figures == found[i][1]
+        assert len(list(own.folder.iterdir())) == min(i + 1, KEPT), "others are removed"
+    own.clear()
+    assert not own.folder.exists()
+    own.clear()  # nothing to do
 
 
-def test_own_samples_are_used_from_a_quarter_of_the_steps_on(
-    data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of each batch: what is in it that is no frame."""
-    frames = {tuple(row) for row in load_data(data, finished[1].coordinates).train.x.tolist()}
-    original, counts = FlowModule.training_step, []
-
-    def counting(self: FlowModule, batch: Batch, batch_idx: int) -> None:
-        counts.append((len(batch.x), sum(tuple(row) not in frames for row in batch.x.tolist())))
-        original(self, batch, batch_idx)
-
-    monkeypatch.setattr(FlowModule, "training_step", counting)
-    train_generator(data, tmp_path / "run", CHOICE, energy=field)
-    log = read_log(tmp_path / "run" / "log.csv")
-    blocks = [(step, value) for step, name, value in log if name == "own_ess"]
-    assert [step for step, _ in blocks] == [13, 17, 21, 25, 29, 33]  # 36 steps in blocks of 4
-    used = [value >= own_samples.LEAST for _, value in blocks]
-    expected = [(60, 0)] * 12 + [(60, 30 if use else 0) for use in used for _ in range(4)]
-    assert counts == expected and used[-1]
+def test_an_interrupted_training_gets_the_rows_it_had(tmp_path: Path) -> None:
+    """Another process, another flow: rows that were drawn are read; a half-written file does not count."""
+    generator = chain_generator()
+    first = made(generator, tmp_path, 60)
+    for step in (0, 10):
+        expected = first(generator.flow, step, step)
+    (first.folder / ".round-00000020.rows.abc").write_bytes(b"half")
+    with torch.no_grad():
+        for parameter in generator.flow.parameters():
+            parameter += 0.1
+    again = made(generator, tmp_path, 60)(generator.flow, 10, 10)
+    assert again.figures == expected.figures
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(again.batch, expected.batch, strict=True))
+    # Going back to an earlier round, later rows are not used.
+    assert len(made(generator, tmp_path, 60)(generator.flow, 0, 0).batch.x) == len(again.batch.x) // 2
 
 
-def test_who_trains_on_own_samples() -> None:
-    for own, share in ((True, 0.5), (False, 0.0)):
-        choice = CHOICE.model_copy(update={"own_samples": own})
-        assert training_config(choice, 400, 6).own_share == share
-    for preset in ("best", "quick", "paper"):
-        assert training_config(MoleculeTraining(preset=preset), 400, 6).own_share == 0
-
-
-def test_refused(data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own_samples needs an energy: give energy=..., or set it to False"):
-        train_generator(data, tmp_path / "run", CHOICE)
-    assert not (tmp_path / "run").exists()
-    other = CHOICE.model_copy(update={"own_samples": False})
-    with pytest.raises(ValueError, match=r"made with training.own_share 0.5, but you asked for .* 0.0;"):
-        train_generator(data, finished[0], other, energy=field)
-
-
-def test_with_the_reverse_divergence(data: Path, tmp_path: Path) -> None:
-    choice = CHOICE.model_copy(update={"reverse_kl": 0.1})
-    model = train_generator(data, tmp_path / "run", choice, energy=field)
-    names = {name for _, name, _ in read_log(tmp_path / "run" / "log.csv")}
-    assert names >= {"nll", "force_matching", "reverse_kl", "own_ess", "ess"}
-    assert all(weight.isfinite().all() for weight in weights(model))
+def test_a_second_training_goes_on_with_other_points(tmp_path: Path) -> None:
+    generator = chain_generator()
+    own = made(generator, tmp_path, 60)
+    first = own(generator.flow, 0, 7)
+    own.offset += 50
+    second = own(generator.flow, 0, 7)
+    rows = len(first.batch.x)
+    assert len(second.batch.x) == 2 * rows and torch.equal(second.batch.x[:rows], first.batch.x)
+    assert not torch.equal(second.batch.x[rows:], first.batch.x)

@@ -30,6 +30,8 @@ from knotflow.transforms.families import RENAMED
 
 NO_SETTINGS: Final = frozenset({"config", "json", "quiet"})
 """Options about how to run a command, not about what it does."""
+RETIRED: Final = {"own-samples": "refine = true"}
+"""Switches of earlier versions, and what to write instead; files have them as false, which is no setting."""
 MARK: Final = "# All settings of a run, written by knotflow"
 """Start of the files that knotflow writes, and may replace."""
 
@@ -62,10 +64,18 @@ def load(command: Any, file: Path) -> dict[str, Any]:
         fields[key] = (_toml_type(kind) | None, Field(default=None, ge=about.min, le=about.max))
     model = create_model("Settings", __base__=Config, **fields)
     try:
-        parsed = model.parse({key.replace("_", "-"): value for key, value in found.items()})
+        parsed = model.parse(_current({key.replace("_", "-"): value for key, value in found.items()}))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     return {parameters[key].name: value for key, value in parsed if value is not None}
+
+
+def _current(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in a file, less switches of earlier versions that are off."""
+    for key in RETIRED:
+        if found.get(key):
+            raise ConfigError(f"{key} was an option of an earlier version; now it is {RETIRED[key]}.")
+    return {key: value for key, value in found.items() if key not in RETIRED}
 
 
 def keys(command: Any) -> dict[str, Any]:

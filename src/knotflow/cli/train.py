@@ -110,10 +110,12 @@ def train(
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    """The model of a run, and the last value of each quantity in its log."""
+    """The model of a run, the last value of each quantity in its log, and figures of the refinement."""
     from knotflow.flows.io import notes
     from knotflow.log_file import read_log
 
     model = folder / "model.safetensors"
     last = {name: value for _, name, value in read_log(folder / "log.csv")}
-    return {"model": model, "seconds": notes(model)["seconds"], "last": last}
+    found = notes(model)
+    refined = {"refinement": found["refinement"]} if "refinement" in found else {}
+    return {"model": model, "seconds": found["seconds"], "last": last, **refined}

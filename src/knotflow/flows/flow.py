@@ -145,11 +145,18 @@ class Flow(nn.Module):
             )
         z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines).double()
         covariance = torch.cov(z.T).reshape(len(self._lines), -1)
-        # A direction in which the data do not spread at all is left as it is.
+        # A direction in which the data do not spread at all keeps a thousandth of its scale.
         lower = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(len(covariance)).to(covariance))
         eye = torch.eye(len(lower)).to(lower)
         self._mixing.copy_(lower)
         self._unmixing.copy_(torch.linalg.solve_triangular(lower, eye, upper=False))
+
+    def with_couplings(self, couplings: Sequence[Coupling]) -> Flow:
+        """A flow with the same base, scales and linear map, but other couplings."""
+        other = Flow(self.domains, couplings, context=self.context, whitened=self.whitened)
+        if self.whitened:
+            other._mixing, other._unmixing = self._mixing, self._unmixing
+        return other
 
     def standard_score(self, score: Tensor) -> Tensor:
         """Scores (..., d), or differences of scores, with respect to the standard coordinates."""

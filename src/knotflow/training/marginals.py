@@ -49,7 +49,7 @@ def fit_marginals(
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(biases, lr=RATE)
     still = [Coupling(c.transformed, c.transforms, c.read, _Still(c.conditioner)) for c in flow.couplings]
-    fitted = Flow(flow.domains, still, context=flow.context)
+    fitted = flow.with_couplings(still)
     try:
         flow.requires_grad_(False)
         for bias in biases:

@@ -279,7 +279,9 @@ def train_generator(
         progress=progress,
     )
     trained = BoltzmannGenerator(coordinates, flow, system.plain())
-    trained.save(model, **{**found, "choice": choice.plain(), "refinement": cycles})
+    seconds = found["seconds"] + sum(cycle["seconds"] for cycle in cycles)
+    more = {"choice": choice.plain(), "refinement": cycles, "seconds": seconds}
+    trained.save(model, **{**found, **more})
     return trained
 
 

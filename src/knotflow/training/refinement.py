@@ -9,6 +9,7 @@ itself when a cycle no longer improves the weights of fresh samples.
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +20,12 @@ from torch import Tensor
 from knotflow.dynamics.masses import Masses
 from knotflow.files import read_json, write_json
 from knotflow.flows import Flow
+from knotflow.flows.io import notes
 from knotflow.progress import Progress, silent
+from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.replay import Replay, Wells
+from knotflow.training.replay import REJECTED, Replay, Wells
 from knotflow.training.run import fit
 
 if TYPE_CHECKING:
@@ -72,39 +75,43 @@ def refine(
         validation: frames held out.
         progress: called with the progress of each cycle.
     """
+    report = progress or silent
+    report("judging frames and samples", 0, 0)
     steps = max(1, training.steps // 2)
     every = max(1, steps // ROUNDS)
     wells = Wells.of(generator.flow, train.x)
-    replay = Replay(generator, energy, masses, wells, folder / "replay", n=max(POINTS * every, 1000))
-    anchor, held_out = (None if data is None else _with_target(replay, data) for data in (train, validation))
-    assert anchor is not None
-    flow, best, history = generator.flow, None, list[dict[str, Any]]()
+    n = max(POINTS * every, 1000, math.ceil(OWN_SHARE * training.batch_size / REJECTED) + 1)
+    replay = Replay(generator, energy, masses, wells, folder / "replay", n=n)
+    anchor = _with_target(replay, train, "frames")
+    held_out = None if validation is None else _with_target(replay, validation, "held-out")
+    flow, history = generator.flow, list[dict[str, Any]]()
+    best = flow
     before = _measured(replay, flow, folder / "start.json", training.seed)
     for number in range(CYCLES):
         length = steps * 2**number
         cycle = folder / f"cycle-{number + 1}"
-        report = progress or silent
         note = ", ".join(f"{key} {100 * value:.1f} %" for key, value in before.items()) + " before"
         flow = fit(
-            flow,
+            copy.deepcopy(flow),  # it is changed in place
             anchor,
             _config(training, length, every),
             cycle,
             validation=held_out,
             metric=metric,
             own=replay,
-            progress=_noted(f"refining, cycle {number + 1}", note, report),
+            progress=_noted(f"refining, cycle {number + 1} of at most {CYCLES}", note, report),
         )
         replay.offset += length
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
-        history.append({"steps": length, **found})
+        seconds = notes(cycle / "model.safetensors")["seconds"]
+        history.append({"steps": length, "seconds": seconds, **found})
         lost, was = (-math.log(max(figures["ess"], 1e-12)) for figures in (found, before))
-        if best is None or found["ess"] >= before["ess"]:
+        if found["ess"] >= before["ess"]:
             best, before = flow, found
         if lost > (1 - GAIN) * was:
             break
     replay.clear()
-    return best or generator.flow, history
+    return best, history
 
 
 def _config(training: TrainingConfig, steps: int, every: int) -> TrainingConfig:
@@ -123,12 +130,20 @@ def _config(training: TrainingConfig, steps: int, every: int) -> TrainingConfig:
     )
 
 
-def _with_target(replay: Replay, data: Batch) -> Batch:
-    """Frames with densities, and weights of one; those that the energy does not allow are left out."""
-    score, log_target = replay.judged(data.x)
-    fine = log_target.isfinite()
-    ones = torch.ones_like(data.x[:, 0])
-    return Batch(data.x[fine], score[fine], None, log_target[fine].to(data.x), ones[fine])
+def _with_target(replay: Replay, data: Batch, name: str) -> Batch:
+    """Frames with densities, and weights of one; those that the energy does not allow are left out.
+
+    They are computed once: another number of threads may round energies differently, and `fit` would take
+    that for other data.
+    """
+    path = replay.folder / f"{name}.rows"
+    if not path.exists():
+        score, log_target = replay.judged(data.x)
+        fine = log_target.isfinite()
+        ones = torch.ones_like(data.x[:, 0])
+        rows = Batch(data.x[fine], score[fine], None, log_target[fine].to(data.x), ones[fine])
+        write_checkpoint(path, {"rows": tuple(rows)})
+    return Batch(*read_checkpoint(path)["rows"])
 
 
 def _measured(replay: Replay, flow: Flow, path: Path, seed: int) -> dict[str, float]:

@@ -141,11 +141,11 @@ class Replay:
         number = self.offset + first
         path = self._file(number)
         if not path.exists():
-            rows, figures = self.round(flow, seed)
+            rows, figures = self.round(flow, seed + self.offset)  # later trainings draw other points
             write_checkpoint(path, {"rows": tuple(rows), "figures": figures})
         found = sorted(other for other in self.folder.glob("round-*.rows") if other <= path)
         for old in found[:-KEPT]:
-            old.unlink()
+            old.unlink(missing_ok=True)  # another process may have been faster
         device = str(next(flow.parameters()).device)
         kept = [read_checkpoint(file, device) for file in found[-KEPT:]]
         return Pool(_together([Batch(*one["rows"]) for one in kept]), kept[-1]["figures"])
