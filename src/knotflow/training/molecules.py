@@ -13,29 +13,34 @@ from pydantic import Field
 from torch import Tensor
 
 from knotflow.config import Config
+from knotflow.dynamics.masses import Masses
 from knotflow.energies import MolecularEnergy
 from knotflow.energies.energy import cut
 from knotflow.files import write_json
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.config import FamilyName
+from knotflow.flows.io import notes as notes_of
 from knotflow.flows.presets import Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.intake import Intake
 from knotflow.storage.split import Split
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.own_samples import POOL, OwnSamples, effective_share
+from knotflow.training.refinement import refine
+from knotflow.training.replay import effective_share
 from knotflow.training.run import fit
-from knotflow.transforms import FAMILIES
+from knotflow.transforms import FAMILIES, Line
 
-FORCE_SHARE = 0.1
-"""Weight of the standardised force error, relative to the likelihood, in the presets best and quick."""
-OWN_SHARE = 0.5
-"""Share of samples of the model itself in a batch, if it trains on them."""
+FORCE_SHARE = 3.0
+"""Weight of the standardised force error, relative to the likelihood, in the presets best and quick. Near the
+optimum the gradient of the likelihood is noise, but that of the force error is not."""
+FORCE_LIMIT = 1.0
+"""Standardised force errors above it count linearly in these presets."""
 MARGINALS = 300
 """Largest number of first steps in which maps learn the densities of single coordinates."""
 MONITORED = 1000
@@ -56,8 +61,9 @@ class MoleculeTraining(Config):
     """Whether to match forces."""
     reverse_kl: Weight = 0.0
     """Weight of the reverse divergence."""
-    own_samples: bool = False
-    """Whether to train on reweighted samples of the model as well."""
+    refine: bool | None = None
+    """Whether to go on with points of the model itself, see `refine`; None: with the preset best, if there is
+    an energy."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     batch_size: Count | None = None
@@ -85,26 +91,30 @@ def load_data(
     r"""Internal coordinates $q$ and the scores of their density, from a trajectory file.
 
     The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$; the
-    flow's score should equal it. Both are computed in float64 and kept in float32.
+    flow's score should equal it. Both are computed in float64 and kept in float32. Labels of equivalent
+    hydrogens are brought to the order of the file's structure, and mirror images are set aside (`Intake`).
 
     Raises:
-        ValueError: if there are fewer than 100 frames.
+        ValueError: if there are fewer than 100 frames, or most are mirror images of the structure.
     """
     info = trajectory.open_info(path)
     if info.n_frames < 100:
         raise ValueError(f"training needs at least 100 frames, {path} has {info.n_frames}; simulate longer.")
-    points, scores, replicas = [], [], []
-    for frames in trajectory.pieces(path):
+    intake, points, scores, replicas, kept = Intake(info.system, [path]), [], [], [], []
+    for found in trajectory.pieces(path):
+        frames, usable = intake(found)
         x = torch.from_numpy(frames.positions).double()
         force = torch.from_numpy(frames.forces).double() / info.system.kT
         q, _ = coordinates(x)
         volume = torch.func.grad(lambda q: coordinates.inverse(q)[1].sum())(q)
         points.append(q.float())
         scores.append((coordinates.internal_force(x, force) + volume).float())
-        replicas.append(frames.replica)
+        replicas.append(found.replica)
+        kept.append(torch.from_numpy(usable))
         progress("reading frames", sum(map(len, replicas)), info.n_frames)
+    intake.conclude()
     split = Split.of(Path(path).name, np.concatenate(replicas))
-    held_out = torch.from_numpy(split.mask())
+    held_out = torch.from_numpy(split.mask())[torch.cat(kept)]
     q, score = torch.cat(points), torch.cat(scores)
     return MolecularData(Batch(q[~held_out], score[~held_out]), Batch(q[held_out], score[held_out]), split)
 
@@ -151,12 +161,15 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         decay_every=in_a_pass,
         marginals=0 if raw else min(MARGINALS, steps),
         warm_up=0 if raw else min(500, max(1, steps // 10)),
-        clip=None if raw else 20.0,
+        # Forces of large weight have large gradients.
+        clip=None if raw else max(20.0, 6.0 * weight),
         ema=0.0 if raw else 0.999,
         loss=LossConfig(
-            nll=1 - weight if paper else 1.0, force_matching=weight, reverse_kl=choice.reverse_kl
+            nll=1 - weight if paper else 1.0,
+            force_matching=weight,
+            force_limit=None if paper else FORCE_LIMIT,
+            reverse_kl=choice.reverse_kl,
         ),
-        own_share=OWN_SHARE if choice.own_samples else 0.0,
         checkpoint_every=max(1, min(1000, -(-steps // 10))),
         log_every=min(50, max(1, steps // 10)),
         seed=choice.seed,
@@ -175,17 +188,18 @@ def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
     return metric
 
 
-def standardised_metric(score: Tensor) -> Metric:
-    """Measures score errors in units of the root mean square score of each coordinate.
+def standardised_metric(flow: Flow, score: Tensor) -> Metric:
+    """Measures score errors in coordinates of about unit spread.
 
-    For a normal coordinate of deviation σ the score has the root mean square 1/σ, so its error is measured in
-    the coordinate scaled to deviation one. A torsion that turns freely has no score, but its deviation is at
-    most π/√3.
+    Those are the standard coordinates of lines. On circles and intervals, errors are in units of the root
+    mean square score: for a normal coordinate of deviation σ that is 1/σ. A torsion that turns freely has no
+    score, but its deviation is at most π/√3.
     """
-    scale = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
+    spread = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
+    line = torch.tensor([isinstance(domain, Line) for domain in flow.domains], device=spread.device)
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
-        return error * scale.to(error)
+        return torch.where(line.to(q.device), flow.standard_score(error), error * spread.to(error))
 
     return metric
 
@@ -208,12 +222,12 @@ def train_generator(
         folder: the run folder.
         choice: preset and changes to it.
         energy: makes the energy of the molecule, as `knotflow.energies.force_field` does. It is needed for
-            the effective sample size in the log, for samples of the model and for the reverse divergence.
+            the effective sample size in the log, for the refinement and for the reverse divergence.
         progress: called with the frames read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
-    if choice.own_samples and energy is None:
-        raise ValueError("own_samples needs an energy: give energy=..., or set it to False.")
+    if choice.refine and energy is None:
+        raise ValueError("refine needs an energy: give energy=..., or set it to False.")
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
@@ -226,7 +240,16 @@ def train_generator(
     )
     training = training_config(choice, len(train.x), coordinates.n_coordinates)
     force_field = None if energy is None else energy(system)
-    pool, split, paper = max(POOL, training.batch_size), loaded.split.plain(), choice.preset == "paper"
+    split, paper = loaded.split.plain(), choice.preset == "paper"
+    model = Path(folder) / "model.safetensors"
+    if generator.flow.whitened:
+        generator.flow.whiten(train.x)
+    metric = (
+        cartesian_metric(coordinates)
+        if paper
+        else standardised_metric(generator.flow, cast(Tensor, train.force))
+    )
+    notes = {**generator.notes(), "split": split, "choice": choice.plain()}
     flow = fit(
         generator.flow,
         train,
@@ -234,14 +257,30 @@ def train_generator(
         folder,
         validation=validation,
         energy=None if force_field is None else _reduced(force_field, coordinates),
-        metric=cartesian_metric(coordinates) if paper else standardised_metric(cast(Tensor, train.force)),
+        metric=metric,
         monitor=None if force_field is None else _monitor(force_field, generator),
-        own=None if force_field is None else OwnSamples(generator, force_field, pool),
-        notes={**generator.notes(), "split": split, "choice": choice.plain()},
+        notes=notes,
         progress=progress,
     )
     write_json(Path(folder) / "split.json", split)
-    return BoltzmannGenerator(coordinates, flow, system.plain())
+    trained = BoltzmannGenerator(coordinates, flow, system.plain())
+    wanted = choice.preset == "best" if choice.refine is None else choice.refine
+    if force_field is None or not wanted or "refinement" in (found := notes_of(model)):
+        return trained
+    flow, cycles = refine(
+        trained,
+        train,
+        training,
+        Path(folder) / "refinement",
+        energy=force_field,
+        masses=Masses.molecule(system.masses, system.temperature),
+        metric=metric,
+        validation=validation,
+        progress=progress,
+    )
+    trained = BoltzmannGenerator(coordinates, flow, system.plain())
+    trained.save(model, **{**found, "choice": choice.plain(), "refinement": cycles})
+    return trained
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
@@ -266,6 +305,6 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
             q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)
             x, ladj = generator.coordinates.inverse(q)
             u, _ = energy.energy_and_force(x)
-        return {"ess": effective_share(ladj - u - log_prob)}
+        return {"ess": effective_share((ladj - u - log_prob).double().cpu().numpy())}
 
     return monitor
