@@ -13,7 +13,7 @@ from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.files import read_json
 from knotflow.flows.io import notes
 from knotflow.paper.field import CHAINS, COSTS, DATA, METRICS, MODEL, Task, molecule
-from knotflow.simulation import run as simulation_run
+from knotflow.simulation import Simulation
 from knotflow.statistics.estimates import Estimate
 
 
@@ -109,12 +109,9 @@ def _free_energies(task: Task, residues: Mapping[str, Any]) -> dict[str, dict[st
 
 
 def _evaluations(task: Task, metrics: Mapping[str, Any], costs: Mapping[str, Any]) -> dict[str, int]:
-    plan, rungs = task.plan, len(task.plan.ladder(molecule(task.name)))
-    measured = int(metrics["measures"]["energy_evaluations"]["value"])
     return {
-        "simulation": plan.replicas * rungs
-        * (simulation_run.SPREAD_STEPS + plan.equilibration + plan.frames * plan.interval),
+        "simulation": Simulation(task.file(DATA), molecule(task.name), task.plan).steps,
         "training": int(costs["training"]["evaluations"]),
-        "measures": measured,
+        "measures": int(metrics["measures"]["energy_evaluations"]["value"]),
         **({"exact chains": task.exact.evaluations} if task.exact else {}),
-    }  # fmt: skip
+    }
