@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from knotflow.energies import force_field
 from knotflow.files import read_json
-from knotflow.paper import costs, field, field_report
+from knotflow.flows.io import notes
+from knotflow.paper import costs, field, field_report, field_results
 from knotflow.paper.costs import spent
 from knotflow.paper.field import SCALES, SYSTEMS, Task, run
 from knotflow.paper.field_results import Result, read_result
@@ -33,7 +36,7 @@ def finished(tmp_path_factory) -> Iterator[tuple[Path, Result, list[str]]]:
 def test_all_steps_from_the_bare_molecule(finished) -> None:
     _, result, said = finished
     assert said == ["molecule 1 of 1: ala2"]
-    assert (result.name, result.coordinates, result.samples, result.frames) == ("ala2", 60, 200, 120)
+    assert (result.name, result.coordinates, result.samples, result.frames) == ("ala2", 60, 200, 480)
     for key in (
         "ess",
         "ess_clipped",
@@ -51,14 +54,15 @@ def test_all_steps_from_the_bare_molecule(finished) -> None:
     steps = plan.frames * plan.interval + plan.equilibration
     assert result.evaluations["simulation"] == steps + 200  # the last to spread
     assert result.evaluations["exact chains"] == chains.evaluations
-    assert result.evaluations["measures"] == 200 + 12 and result.gradient_steps > 0
+    assert result.evaluations["training"] == 1000 * 2  # watched twice
+    assert result.evaluations["measures"] == 200 + 32 and result.gradient_steps > 0
     assert set(result.core_minutes) == {"simulation", "training", "measures", "exact chains"}
     assert all(minutes > 0 for minutes in result.core_minutes.values())
 
 
 def test_finished_steps_are_not_repeated(finished, monkeypatch) -> None:
     folder, result, _ = finished
-    for name in ("train", "evaluate", "Simulation.run"):
+    for name in ("train_generator", "evaluate", "Simulation.run"):
         owner, _, attribute = name.rpartition(".")
         monkeypatch.setattr(field if not owner else field.Simulation, attribute, None)
     spent_before, said = (folder / "ala2" / "costs.json").read_text(), []
@@ -74,7 +78,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped(finished, tmp_path: P
     (folder / "ala2" / "measures.json").rename(tmp_path / "measures.json")
     assert not Task("ala2", folder / "ala2", SCALES["smoke"]).finished
     before = read_json(folder / "ala2" / "costs.json")
-    monkeypatch.setattr(field, "train", None)
+    monkeypatch.setattr(field, "train_generator", None)
     (task,) = run(folder, "smoke", ["ala2"], say=lambda _: None)
     again = read_result(task)
     assert str((again.measures, again.states)) == str((result.measures, result.states))
@@ -152,18 +156,38 @@ def test_coarse_histograms_compare_with_all_frames() -> None:
 
 
 def test_costs_add_up_over_interruptions(tmp_path: Path, monkeypatch) -> None:
-    file, monitored = tmp_path / "costs.json", []
-    with pytest.raises(KeyboardInterrupt), spent(file, "training"):
+    file, reported = tmp_path / "costs.json", []
+    with pytest.raises(KeyboardInterrupt), spent(file, "training") as meter:
+        meter.evaluations += 5
         raise KeyboardInterrupt
-    first = read_json(file)["training"]["wall"]
+    first = read_json(file)["training"]
     monkeypatch.setattr(costs, "SAVE_SECONDS", -1.0)
-    with spent(file, "training", lambda *what: monitored.append(what)) as progress:
-        progress("steps", 1, 2)
-        assert read_json(file)["training"]["wall"] > first  # also if it is killed now
-    assert monitored == [("steps", 1, 2, "")]
+    system = field.molecule("ala2")
+    x = torch.from_numpy(system.positions).repeat(2, 3, 1, 1)
+    with spent(file, "training", lambda *what: reported.append(what)) as meter, force_field(system) as energy:
+        counted = meter.counted(energy)
+        assert torch.equal(counted.energy(x), energy.energy(x))
+        assert torch.equal(counted.force(x[0]), energy.force(x[0]))
+        meter.progress("steps", 1, 2)
+        now = read_json(file)["training"]  # also if it is killed here
+        assert now["evaluations"] == 5 + 6 + 3 and now["wall"] > first["wall"]
+    assert reported == [("steps", 1, 2, "")]
     with spent(file, "measures"):
         pass
     assert set(read_json(file)) == {"training", "measures"}
+
+
+def test_a_model_that_is_still_to_be_refined_is_not_finished(finished, monkeypatch) -> None:
+    folder, result, _ = finished
+    refined = replace(SCALES["smoke"], training=SCALES["smoke"].training.model_copy(update={"refine": True}))
+    task, model = Task("ala2", folder / "ala2", refined), notes(folder / "ala2" / "model.safetensors")
+    noted = {**model, "choice": {**model["choice"], "refine": True}}
+    monkeypatch.setattr(field, "notes", lambda _: noted)
+    assert not task.steps()[1].is_done
+    noted["refinement"] = [{"steps": 10}, {"steps": 20}]
+    assert task.steps()[1].is_done
+    monkeypatch.setattr(field_results, "notes", lambda _: noted)
+    assert read_result(task).gradient_steps == result.gradient_steps + 30
 
 
 def test_the_report_has_published_figures_beside_ours(finished, tmp_path: Path) -> None:

@@ -14,27 +14,26 @@ from typing import Any, Final
 
 from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.dynamics.chain_run import ExactPlan, open_run
+from knotflow.energies import force_field
 from knotflow.files import only_writer
 from knotflow.flows.io import notes
 from knotflow.inputs import refuse_others
 from knotflow.molecules import MolecularSystem, ala2, peptide
-from knotflow.paper.costs import spent
+from knotflow.paper.costs import Meter, spent
 from knotflow.paper.field_torsions import torsional
 from knotflow.progress import Progress, silent, titled
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.storage.observables import read_observables
-from knotflow.training.molecules import MoleculeTraining
+from knotflow.training.molecules import MoleculeTraining, train_generator
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.models import energy_of
 from knotflow.workflows.steps import Say, Step, run_steps
-from knotflow.workflows.training import noted_training, train, training_inputs
+from knotflow.workflows.training import noted_training, training_inputs
 
 DATA, MODEL, CHAINS, METRICS, COSTS = (
     "simulation.h5", "model.safetensors", "chains.h5", "measures.json", "costs.json",
 )  # fmt: skip
 """Files in the folder of a molecule."""
-REFINES: Final = "refine" in MoleculeTraining.model_fields
-"""Whether this version can refine a trained model with the energy."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ class Scale:
     plan: SimulationPlan
     """How to simulate; at the scale full, ``frames`` is that of the molecule."""
     training: MoleculeTraining
+    """How to train; ``refine`` says whether to go on with the energy."""
     samples: int
     """Weighted samples that are measured."""
     chains: ExactPlan
@@ -96,25 +96,18 @@ class Scale:
     """Processes; None: one per core."""
 
 
-def _scale(training: Mapping[str, Any], *, refine: bool = True, **rest: Any) -> Scale:
-    """The one place that says whether models are refined with the energy."""
-    refinement = {"refine": True} if refine and REFINES else {}
-    return Scale(training=MoleculeTraining.parse({**training, **refinement}), **rest)
-
-
 TEMPERING: Final = {"engine": "torch", "method": "tempering"}
 SCALES: Final = {
-    "smoke": _scale(
-        {"preset": "quick", "forces": True, "epochs": 2.0},
-        refine=False,
-        plan=SimulationPlan.parse({"replicas": 1, "frames": 120, "interval": 10, "equilibration": 10}),
+    "smoke": Scale(
+        training=MoleculeTraining(preset="quick", forces=True, epochs=2.0, refine=False),
+        plan=SimulationPlan.parse({"replicas": 1, "frames": 480, "interval": 10, "equilibration": 10}),
         samples=200,
         chains=ExactPlan.parse({"chains": 8, "rows": 4, "burn_in": 1, "every": 1, "md_steps": 2}),
         seconds=15,
         workers=1,
     ),
-    "small": _scale(
-        {"preset": "best", "epochs": 15.0},
+    "small": Scale(
+        training=MoleculeTraining(preset="best", epochs=15.0, refine=True),
         plan=SimulationPlan.parse(
             {**TEMPERING, "replicas": 24, "frames": 420, "interval": 100, "equilibration": 5_000}
         ),
@@ -122,8 +115,8 @@ SCALES: Final = {
         chains=ExactPlan.parse({"rows": 40}),
         seconds=600,
     ),
-    "full": _scale(
-        {"preset": "best"},
+    "full": Scale(
+        training=MoleculeTraining(preset="best", refine=True),
         plan=SimulationPlan.parse({**TEMPERING, "replicas": 48, "interval": 250}),
         samples=100_000,
         chains=ExactPlan.parse({"rows": 200}),
@@ -178,15 +171,15 @@ class Task:
         def simulation() -> Simulation:
             return Simulation(data, molecule(self.name), self.plan, self.scale.workers)
 
-        def measure(progress: Progress) -> None:
-            found = evaluate(model, data, workers=self.scale.workers, progress=progress, **measuring)
+        def measure(meter: Meter) -> None:
+            found = evaluate(model, data, workers=self.scale.workers, progress=meter.progress, **measuring)
             found.write(metrics, model, **torsional(found.samples, read_observables(data), self.seed))
 
-        def move(progress: Progress) -> None:
+        def move(meter: Meter) -> None:
             if self.exact is not None:
                 run = open_run(self.file(CHAINS), model, self.exact)
                 with energy_of(run.system, None, compiled=self.scale.full) as energy:
-                    run.run(energy, progress)
+                    run.run(energy, meter.progress)
 
         def moved() -> dict[str, Any] | None:
             if self.exact is None:
@@ -200,7 +193,7 @@ class Task:
                 "simulating",
                 lambda: {"frames": self.plan.frames},
                 lambda: {"frames": simulation().state.frames} if data.exists() else None,
-                self._timed("simulation", lambda progress: simulation().run(progress)),
+                self._timed("simulation", lambda meter: simulation().run(meter.progress)),
                 simulating,
             ),
             Step(
@@ -209,10 +202,17 @@ class Task:
                 self._trained,
                 self._timed(
                     "training",
-                    lambda progress: train(data, self.folder, progress=progress, **self.choice.plain()),
+                    lambda meter: train_generator(
+                        data,
+                        self.folder,
+                        self.choice,
+                        energy=lambda system: meter.counted(force_field(system)),
+                        progress=meter.progress,
+                    ),
                 ),
                 training,
-                stages=(0.05, 0.95),
+                # Frames, marginals, training, and cycles of refinement, each twice as long as the last.
+                stages=(0.1, 0.1, 1, *((0.5, 1, 2, 4) if self.choice.refine else ())),
             ),
             Step(
                 "measuring samples",
@@ -237,19 +237,20 @@ class Task:
         return all(step.is_done for step in self.steps())
 
     def _trained(self) -> dict[str, Any] | None:
-        """What the model notes; a model of another training took long and is refused."""
+        """What the model notes, once it is refined; a model of another training took long and is refused."""
         if not self.file(MODEL).exists():
             return None
-        found, wanted = noted_training(notes(self.file(MODEL))), training_inputs(self.choice, self.file(DATA))
+        noted, wanted = notes(self.file(MODEL)), training_inputs(self.choice, self.file(DATA))
+        found = noted_training(noted)
         refuse_others(self.folder, "a training", {**wanted, **found}, wanted)
-        return found
+        return found if "refinement" in noted or not self.choice.refine else None
 
-    def _timed(self, name: str, run: Callable[[Progress], object]) -> Callable[[Progress], None]:
-        """The work, with its time added to the file of costs."""
+    def _timed(self, name: str, run: Callable[[Meter], object]) -> Callable[[Progress], None]:
+        """The work, with what it takes added to the file of costs."""
 
         def timed(progress: Progress) -> None:
-            with spent(self.file(COSTS), name, progress) as counted:
-                run(counted)
+            with spent(self.file(COSTS), name, progress) as meter:
+                run(meter)
 
         return timed
 

@@ -12,11 +12,9 @@ import numpy as np
 from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.files import read_json
 from knotflow.flows.io import notes
-from knotflow.log_file import read_log
 from knotflow.paper.field import CHAINS, COSTS, DATA, METRICS, MODEL, Task, molecule
-from knotflow.simulation import run as simulation_run
+from knotflow.simulation import Simulation
 from knotflow.statistics.estimates import Estimate
-from knotflow.training.molecules import MONITORED
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ TORUS: Final = tuple(f"torus_w2{kind}" for kind in KINDS)
 def read_result(task: Task) -> Result:
     """The result of a finished task."""
     metrics, noted = read_json(task.file(METRICS)), notes(task.file(MODEL))
-    about, residues = metrics["about"], metrics["residues"]
+    about, residues, costs = metrics["about"], metrics["residues"], read_json(task.file(COSTS))
 
     return Result(
         name=task.name,
@@ -81,10 +79,10 @@ def read_result(task: Task) -> Result:
         },
         states=metrics["states"],
         free_energies=_free_energies(task, residues),
-        evaluations=_evaluations(task, noted, metrics),
+        evaluations=_evaluations(task, metrics, costs),
         gradient_steps=sum(int(noted["training"].get(key) or 0) for key in ("marginals", "steps"))
-        + int(_refinement(noted).get("steps") or 0),
-        core_minutes={name: cost["cpu"] / 60 for name, cost in read_json(task.file(COSTS)).items()},
+        + sum(cycle["steps"] for cycle in noted.get("refinement", [])),
+        core_minutes={name: cost["cpu"] / 60 for name, cost in costs.items()},
     )
 
 
@@ -110,19 +108,10 @@ def _free_energies(task: Task, residues: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def _evaluations(task: Task, noted: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, int]:
-    plan, rungs = task.plan, len(task.plan.ladder(molecule(task.name)))
-    watched = sum(name == "ess" for _, name, _ in read_log(task.file("log.csv")))
-    measured = int(metrics["measures"]["energy_evaluations"]["value"])
+def _evaluations(task: Task, metrics: Mapping[str, Any], costs: Mapping[str, Any]) -> dict[str, int]:
     return {
-        "simulation": plan.replicas * rungs
-        * (simulation_run.SPREAD_STEPS + plan.equilibration + plan.frames * plan.interval),
-        "training": watched * MONITORED + int(_refinement(noted).get("evaluations") or 0),
-        "measures": measured,
+        "simulation": Simulation(task.file(DATA), molecule(task.name), task.plan).steps,
+        "training": int(costs["training"]["evaluations"]),
+        "measures": int(metrics["measures"]["energy_evaluations"]["value"]),
         **({"exact chains": task.exact.evaluations} if task.exact else {}),
-    }  # fmt: skip
-
-
-def _refinement(noted: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a model notes of its refinement: ``steps`` and ``evaluations``."""
-    return noted.get("refinement") or {}
+    }
