@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import Tensor, nn
 
+from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.constants import Constants
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.gradient import with_gradient
@@ -196,6 +197,19 @@ class Flow(nn.Module):
             return z.new_zeros(z.shape[:-1])
         lines = z.index_select(-1, self._lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
+
+    def given(self, context: Tensor) -> Flow:
+        """The density at one context (m,), as a flow that takes no context, with copies of all weights."""
+        if not self.context or context.shape != (self.context,):
+            expected = f"a context of shape ({self.context},)" if self.context else "no context"
+            raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+        couplings = []
+        for own in self.couplings:
+            if not isinstance(own.conditioner, Conditioner | SeparateConditioners):
+                raise ValueError(f"a conditioner of the type {type(own.conditioner).__name__} keeps its context.")
+            couplings.append(Coupling(own.transformed, own.transforms, own.read, own.conditioner.given(context)))
+        config = self.config and self.config.model_copy(update={"context": 0})
+        return Flow(self.domains, couplings, config=config).to(like(self))
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""

@@ -95,6 +95,7 @@ def molecular_flow(
     bins: int | None = None,
     line_bins: int = 8,
     order: int = 4,
+    context: int = 0,
 ) -> FlowConfig:
     """A flow fitted to the shape of a molecule's data.
 
@@ -114,6 +115,7 @@ def molecular_flow(
         bins: bins or components of the turning torsions; by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
         order: order of all B-splines.
+        context: number of components of the context.
     """
     domains = fitted_domains(coordinates, q)
     stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
@@ -124,7 +126,7 @@ def molecular_flow(
         ([(part, [*rest, *others]) for part, rest in halves(own, rounds if len(own) > 1 else 1)], transform)
         for own, others, transform in ((stiff, turning, line), (turning, stiff, circle))
     ]
-    return _config(domains, layers, {"hidden": list(hidden)})
+    return _config(domains, layers, {"hidden": list(hidden)}, context)
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -166,10 +168,11 @@ def _config(
     domains: Sequence[Domain],
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
+    context: int = 0,
 ) -> FlowConfig:
     """The configuration of layers, each of which has pairs and their transform."""
     couplings = []
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
         couplings += options.couplings(domains, pairs)
-    return FlowConfig.parse({"domains": domains, "couplings": couplings})
+    return FlowConfig.parse({"domains": domains, "couplings": couplings, "context": context})
