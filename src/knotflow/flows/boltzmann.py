@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from knotflow.flows.io import load, notes, save
 from knotflow.flows.pretrained import pretrained_file
 from knotflow.flows.temperature import SAME, TemperatureRange
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix
-from knotflow.transforms import Line
+from knotflow.transforms import Domain, Line
 
 
 class BoltzmannGenerator(nn.Module):
@@ -60,11 +60,7 @@ class BoltzmannGenerator(nn.Module):
         # In a tuple, so that its weights are not counted among those of this generator.
         self._conditional = None if temperatures is None else (flow,)
         self.flow = flow if temperatures is None else temperatures.at(flow, self.temperature)
-        torsions = range(coordinates.n_coordinates)[coordinates.torsions]
-        self._centres = [
-            (domain.low + domain.high) / 2 if i in torsions and isinstance(domain, Line) else None
-            for i, domain in enumerate(flow.domains)
-        ]
+        self._centres = line_centres(coordinates, flow.domains)
         self.chirality = _chirality(self.molecule)
         """Handedness of the stereocentres; ``chirality.matches(x)`` tells which samples have it."""
 
@@ -92,7 +88,9 @@ class BoltzmannGenerator(nn.Module):
                 "temperatures comes from `knotflow train DATA --temperatures`."
             )
         flow = self.temperatures.at(self._conditional[0], temperature).to(like(self.flow))
-        return BoltzmannGenerator(self.coordinates, flow, {**self.molecule, "temperature": float(temperature)})
+        return BoltzmannGenerator(
+            self.coordinates, flow, {**self.molecule, "temperature": float(temperature)}
+        )
 
     def internal(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Coordinates (..., n) of positions, ready for the flow, and $\log|\partial q/\partial x|$."""
@@ -101,12 +99,7 @@ class BoltzmannGenerator(nn.Module):
 
     def unwound(self, q: Tensor) -> Tensor:
         """Coordinates with each torsion on a `Line` moved to within half a turn of the line's middle."""
-        if not any(centre is not None for centre in self._centres):
-            return q
-        turn = 2 * math.pi
-        centre = q.new_tensor([centre or 0.0 for centre in self._centres])
-        period = q.new_tensor([0.0 if centre is None else turn for centre in self._centres])
-        return q - period * torch.round((q - centre) / turn).detach()
+        return unwound(q, self._centres)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log-density of positions; without gradients, in bounded memory."""
@@ -180,6 +173,25 @@ class BoltzmannGenerator(nn.Module):
     def _log_prob(self, x: Tensor) -> Tensor:
         q, ladj = self.internal(x)
         return self.flow.log_prob(q) + ladj
+
+
+def line_centres(coordinates: InternalCoordinates, domains: Sequence[Domain]) -> list[float | None]:
+    """Middle of the line of each torsion that has one; None for all other coordinates."""
+    torsions = range(coordinates.n_coordinates)[coordinates.torsions]
+    return [
+        (domain.low + domain.high) / 2 if i in torsions and isinstance(domain, Line) else None
+        for i, domain in enumerate(domains)
+    ]
+
+
+def unwound(q: Tensor, centres: Sequence[float | None]) -> Tensor:
+    """Coordinates (..., n), those with a centre moved by whole turns to within half a turn of it."""
+    if not any(centre is not None for centre in centres):
+        return q
+    turn = 2 * math.pi
+    centre = q.new_tensor([centre or 0.0 for centre in centres])
+    period = q.new_tensor([0.0 if centre is None else turn for centre in centres])
+    return q - period * torch.round((q - centre) / turn).detach()
 
 
 def _chirality(molecule: Mapping[str, Any]) -> Chirality:

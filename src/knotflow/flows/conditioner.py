@@ -118,7 +118,7 @@ class Conditioner(nn.Module):
         if own[0].shape[1]:
             first.in_features = own[0].shape[1]
             first.weight = nn.Parameter(own[0].clone())
-            first.bias += own[1] @ context.to(first.bias)
+            first.bias = nn.Parameter(first.bias + own[1] @ context.to(first.bias))
             return found
         found._reads = False
         outputs = self(first.weight.new_empty(0), context)

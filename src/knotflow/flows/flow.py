@@ -206,8 +206,12 @@ class Flow(nn.Module):
         couplings = []
         for own in self.couplings:
             if not isinstance(own.conditioner, Conditioner | SeparateConditioners):
-                raise ValueError(f"a conditioner of the type {type(own.conditioner).__name__} keeps its context.")
-            couplings.append(Coupling(own.transformed, own.transforms, own.read, own.conditioner.given(context)))
+                raise ValueError(
+                    f"a conditioner of the type {type(own.conditioner).__name__} keeps its context."
+                )
+            couplings.append(
+                Coupling(own.transformed, own.transforms, own.read, own.conditioner.given(context))
+            )
         config = self.config and self.config.model_copy(update={"context": 0})
         return Flow(self.domains, couplings, config=config).to(like(self))
 

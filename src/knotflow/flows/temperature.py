@@ -22,8 +22,8 @@ class TemperatureRange:
     r"""The temperatures $T_0 \le T \le T_1$ of a flow $p(q \mid T)$, and how it depends on them.
 
     In a harmonic well the deviations of a coordinate grow like $\sqrt T$. So stiff coordinates, those on a
-    `Line`, are brought to the lowest temperature first: scaled by $\sqrt{T_0/T}$ about the middle $m$ of their
-    line,
+    `Line`, are brought to the lowest temperature first: scaled by $\sqrt{T_0/T}$ about the middle $m$ of
+    their line,
 
     $$y = m + (q - m)\sqrt{T_0/T}, \qquad
       \log p(q \mid T) = \log p_y(y \mid c) + \tfrac n2 \log\frac{T_0}{T} ,$$
@@ -54,8 +54,8 @@ class TemperatureRange:
         """Raise a ValueError for a temperature outside."""
         if not self.lowest - SAME <= temperature <= self.highest + SAME:
             raise ValueError(
-                f"this model was trained from {self.lowest:g} to {self.highest:g} K, got {temperature:g} K; choose "
-                "a temperature in between, or train on a ladder that reaches it."
+                f"this model was trained from {self.lowest:g} to {self.highest:g} K, got {temperature:g} K; "
+                "choose a temperature in between, or train on a ladder that reaches it."
             )
 
     def context(self, temperature: Tensor) -> Tensor:
