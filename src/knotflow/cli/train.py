@@ -57,6 +57,14 @@ def train(
             "by the force field: unlimited data with exact forces. Rare states may suffer.",
         ),
     ] = False,
+    temperatures: Annotated[
+        bool,
+        typer.Option(
+            "--temperatures",
+            help="One model of all temperatures of a tempering run: trains on DATA and on the .ladder.h5 "
+            "file beside it, which `knotflow simulate --method tempering` wrote.",
+        ),
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,
@@ -91,6 +99,8 @@ def train(
         knotflow train data/ala2.h5 --out runs/ala2
 
         knotflow train data/ala2.h5 --out runs/quick --preset quick --epochs 5
+
+        knotflow train data/warm.h5 --out runs/warm --temperatures
 
         knotflow train --config runs/ala2/train.toml --out runs/again --seed 1
     """
