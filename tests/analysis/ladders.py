@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import knotflow as kf
 from knotflow.energies import OpenMMEnergy
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.flows.temperature import TemperatureRange
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.molecules.units import BOLTZMANN
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
-from tests.analysis.generators import ANGLE, ANGLE_CONSTANT, BOND_CONSTANT, LENGTH, chain
+from tests.analysis.generators import ANGLE, ANGLE_CONSTANT, BOND_CONSTANT, LENGTH, chain, chain_generator
 
 RUNGS = (300.0, 380.0, 480.0, 600.0)
 
@@ -45,6 +48,15 @@ def exact(temperature: float) -> tuple[float, float, float]:
         mean += n * first
         variance += n * (np.trapezoid(p * u**2, x) / z - first**2)
     return log_z, mean, variance
+
+
+def warm_generator(highest: float = 450.0) -> BoltzmannGenerator:
+    """Gaussians of bonds and angles that widen with the temperature: near the target, but not equal to it."""
+    plain = chain_generator()
+    torch.manual_seed(0)
+    options = {"rounds": 1, "transform": {"bins": 4}, "conditioner": {"hidden": [4]}}
+    flow = kf.Flow.on(plain.flow.domains, context=1, **options)
+    return BoltzmannGenerator(plain.coordinates, flow, plain.molecule, TemperatureRange(300.0, highest))
 
 
 def ladder_data(path: Path, moments: int = 100, replicas: int = 12, seed: int = 0) -> Path:

@@ -4,28 +4,20 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-import knotflow as kf
 from knotflow.analysis.temperatures import AtTemperature, at_temperatures
 from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.temperature import TemperatureRange
 from knotflow.molecules.units import BOLTZMANN
 from tests.analysis.generators import chain, chain_generator
-from tests.analysis.ladders import exact
+from tests.analysis.ladders import exact, warm_generator
 
 N = 6_000
 
 
 @pytest.fixture(scope="module")
 def model() -> BoltzmannGenerator:
-    """Gaussians of bonds and angles that widen with the temperature: near the target, but not equal to it."""
-    plain = chain_generator()
-    torch.manual_seed(0)
-    options = {"rounds": 1, "transform": {"bins": 4}, "conditioner": {"hidden": [4]}}
-    flow = kf.Flow.on(plain.flow.domains, context=1, **options)
-    return BoltzmannGenerator(plain.coordinates, flow, plain.molecule, TemperatureRange(300.0, 450.0))
+    return warm_generator()
 
 
 def measured(model: BoltzmannGenerator, *temperatures: float, samples: int = N) -> list[AtTemperature]:

@@ -35,7 +35,7 @@ def evaluate(
         list[float] | None,
         typer.Option(
             min=0.0,
-            help="In K: also free energy, mean energy and heat capacity at this temperature; can be repeated. "
+            help="In K: also free energy, mean energy and heat capacity at this temperature; repeatable. "
             "For models of `knotflow train --temperatures`.",
         ),
     ] = None,

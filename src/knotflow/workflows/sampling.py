@@ -15,6 +15,7 @@ from torch import Tensor
 from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
+from knotflow.flows.temperature import SAME
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -103,6 +104,11 @@ def sample(
         return {"command": "sample", "model": path.name, **inputs, **counts}
 
     energies: AbstractContextManager[MolecularEnergy | None] = nullcontext()
+    if weights and energy is not None and abs(energy.temperature - generator.temperature) > SAME:
+        raise ValueError(
+            f"the energy is at {energy.temperature:g} K, the samples are at {generator.temperature:g} K; "
+            "make one of system.with_temperature(...)."
+        )
     if weights:
         system = MolecularSystem.parse(generator.molecule)
         energies = energy_of(system, energy, evaluations=n, workers=workers)
