@@ -8,11 +8,14 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.analysis.ladder import ladder_averages
 from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.temperature import TemperatureRange
 from knotflow.molecules.coordinates import internal_coordinates
+from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.simulation import run as simulate
 from knotflow.storage import trajectory
 from knotflow.training import molecules
 from knotflow.training.molecules import MoleculeTraining, train_generator
@@ -130,6 +133,30 @@ def test_a_run_learns_every_temperature(finished: tuple[Path, BoltzmannGenerator
         gap = own.double().flow.log_prob(q).detach().numpy() - true
         assert np.mean(gap[np.isfinite(gap)]) < 0.15, temperature  # the divergence from the target
         assert np.isfinite(gap).mean() > 0.99
+
+
+def test_from_a_simulation_to_samples_at_a_temperature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Walkers above the target are kept at every other moment only."""
+    monkeypatch.setattr(simulate, "SPREAD_STEPS", 100)
+    monkeypatch.setattr(simulate, "LADDER_STEPS", 40)
+    plan = SimulationPlan(
+        method="tempering", replicas=4, frames=50, interval=20, equilibration=100, highest_temperature=500.0
+    )
+    data = tmp_path / "run.h5"
+    simulation = Simulation(data, chain(), plan, workers=1)
+    simulation.run()
+    found = load_ladder(data, internal_coordinates(chain()))
+    rungs, counts = found.train.context.unique(return_counts=True)
+    assert rungs.tolist() == pytest.approx(simulation.ladder)
+    assert len(found.validation.x) == 20 and counts[0] == 180 and (counts[1:] == counts[1]).all()
+    assert 80 <= counts[1] <= 100
+    model = train_generator(data, tmp_path / "run", CHOICE.model_copy(update={"epochs": 1.0}))
+    x, log_prob = model.at(450.0).sample_and_log_prob(20)
+    assert x.isfinite().all() and log_prob.isfinite().all()
+    averages = ladder_averages(data, (300.0, 450.0))
+    assert averages is not None and averages.energy(0).value < averages.energy(1).value
 
 
 def test_a_finished_run_is_loaded(data: Path, finished: tuple[Path, BoltzmannGenerator]) -> None:
