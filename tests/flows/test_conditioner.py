@@ -47,7 +47,9 @@ def _points(domains: list[kf.Domain], *shape: int) -> Tensor:
 def _expected(network: kf.Conditioner, domains: list[kf.Domain], x: Tensor, rows: Tensor | None) -> Tensor:
     """The formulas of the docstring, point by point and layer by layer."""
     u = [(x[:, i] - d.low) / d.length for i, d in enumerate(domains)]
-    flat = torch.stack([2 * u[i] - 1 for i, d in enumerate(domains) if not isinstance(d, kf.Circle)], 1)
+    half = [5.0 if isinstance(d, kf.Line) else 1.0 for d in domains]
+    straight = [i for i, d in enumerate(domains) if not isinstance(d, kf.Circle)]
+    flat = torch.stack([half[i] * (2 * u[i] - 1) for i in straight], 1)
     turns = torch.stack([u[i] for i, d in enumerate(domains) if isinstance(d, kf.Circle)], 1)
     seen = [flat]
     for j in range(1, network.frequencies):
@@ -73,6 +75,16 @@ def test_networks_are_as_documented(options: str, context: tuple[int, ...] | Non
     x = _points(domains, 11)
     rows = torch.randn(context, dtype=torch.float64, generator=torch.manual_seed(5)) if context else None
     torch.testing.assert_close(network(x, rows), _expected(network, domains, x, rows), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("unit_spread", "deviation"), [(True, 1.0), (False, 0.2)])
+def test_a_normal_coordinate_on_a_line_enters_with_unit_spread(unit_spread: bool, deviation: float) -> None:
+    """The base of a flow, on any line: mean 0 and deviation 1; up to version 0.2 the deviation was 0.2."""
+    flow = kf.Flow.on([kf.Line(), kf.Line(3.0, 3.5), kf.Line(-100.0, 700.0)], rounds=1).double()
+    x = flow.inverse(flow.sample_base(20_000, generator=torch.Generator().manual_seed(0)))[0]
+    seen = kf.Conditioner(flow.domains, 1, unit_spread=unit_spread).double().features(x, None)
+    torch.testing.assert_close(seen.mean(0), torch.zeros(3).double(), rtol=0, atol=0.03)
+    torch.testing.assert_close(seen.std(0), torch.full((3,), deviation).double(), rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -43,6 +43,15 @@ def test_atoms_are_labelled_as_in_simulations() -> None:
     assert model.log_prob(x) > 200 > model.log_prob(swapped)
 
 
+def test_it_gives_the_numbers_that_version_0_2_gave() -> None:
+    """Its file does not say how networks see lines: as they did then."""
+    model = kf.BoltzmannGenerator.pretrained("ala2").double()
+    x = torch.tensor(ala2().positions).double()
+    with torch.no_grad():
+        found = model.log_prob(torch.stack([x, 1.001 * x])).tolist()
+    assert found == pytest.approx([248.8650969034742, 248.851466683576], rel=1e-12)
+
+
 ALONE = """
 import json, sys
 for name in ("openmm", "mdtraj", "h5py", "tables", "lightning", "matplotlib"):

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 import knotflow as kf
+from knotflow.flows import default_config
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.flows.temperature import TemperatureRange
@@ -29,9 +30,16 @@ def shaken(flow: kf.Flow, size: float = 0.3) -> kf.Flow:
     return flow
 
 
-def conditional(**options: object) -> kf.Flow:
-    chosen = {"rounds": 2, "transform": {"bins": 4}, "conditioner": {"hidden": [8, 8]}, **options}
-    return shaken(kf.Flow.on(DOMAINS, context=1, **chosen).double())
+def conditional(*, whitened: bool = False) -> kf.Flow:
+    options = {"rounds": 2, "transform": {"bins": 4}, "conditioner": {"hidden": [8, 8]}}
+    config = default_config(DOMAINS, context=1, **options).model_copy(update={"whitened": whitened})
+    flow = shaken(config.build().double())
+    if whitened:
+        x = flow.sample(200, torch.zeros(1), generator=torch.manual_seed(5))
+        x[:, 3] += 0.05 * x[:, 0]
+        flow.whiten(x)
+        assert not torch.equal(flow._mixing, torch.eye(2).double())
+    return flow
 
 
 def generator(name: str = "ala2, lines") -> BoltzmannGenerator:
@@ -81,11 +89,16 @@ def test_contexts_that_do_not_fit() -> None:
 # --- a flow at one temperature ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("whitened", [False, True])
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_the_density_at_a_temperature_is_that_of_cooled_points(temperature: float) -> None:
+def test_the_density_at_a_temperature_is_that_of_cooled_points(
+    temperature: float, whitened: bool, tmp_path: Path
+) -> None:
     """Against the formula of the docstring, with the conditional flow itself."""
-    flow = conditional()
+    flow = conditional(whitened=whitened)
     found = RANGE.at(flow, temperature)
+    kf.save(found, tmp_path / "at.safetensors")
+    found = kf.load(tmp_path / "at.safetensors")
     q = found.sample(100, generator=torch.manual_seed(0))
     ratio = RANGE.lowest / temperature
     y = q.clone()
@@ -168,11 +181,11 @@ def test_a_generator_at_a_temperature(name: str) -> None:
 def test_forces_are_finite_differences() -> None:
     found = generator().at(450.0)
     x = positions(found, 1)
-    force = found.force(x)[0]
+    force = found.force(x)[0].detach()
     for atom, axis in ((0, 0), (5, 1), (21, 2)):
         step = torch.zeros_like(x)
         step[0, atom, axis] = 1e-6
-        difference = (found.log_prob(x + step) - found.log_prob(x - step)) / 2e-6
+        difference = (found.log_prob(x + step) - found.log_prob(x - step)).detach() / 2e-6
         assert float(force[atom, axis]) == pytest.approx(float(difference), rel=1e-4, abs=1e-2)
 
 

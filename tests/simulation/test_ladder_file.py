@@ -142,7 +142,7 @@ def test_mean_energies_are_those_of_their_temperatures() -> None:
         start.positions[:, rung, 1, 0] = random.choice(bond, groups, p=weight)
     task = Task(start, temperatures, 6, 100, 25, 0, 1, thermalise=True, hot=range(6))
     done = run_task(TorchEngine(system, compiled=False), task)
-    assert done.hot is not None and done.accepted.min() > 0
+    assert done.hot is not None and done.exchanges.accepted.min() > 0
     energies = np.concatenate([done.cold.energies, done.hot.energies], 2).mean(1)
     error = 4 * energies.std(0) / np.sqrt(groups)
     assert (np.abs(energies.mean(0) - weights @ u) < error).all()

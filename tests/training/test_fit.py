@@ -134,6 +134,27 @@ def test_a_run_of_version_0_1_is_no_other_run(reference: tuple[Path, kf.Flow], t
     assert runs.run(folder).config == reference[1].config
 
 
+def test_a_run_of_version_0_2_is_loaded_if_finished_and_refused_otherwise(tmp_path: Path) -> None:
+    """Its networks see lines in other units, so new steps would be those of another flow."""
+
+    def run() -> kf.Flow:
+        config = TrainingConfig.parse({"steps": 2, "batch_size": 32})
+        flow = kf.Flow.on([kf.Line()] * 2, rounds=1, transform={"bins": 4}, conditioner={"hidden": [8]})
+        return fit(flow, runs.data().x, config, tmp_path)
+
+    run()
+    config = json.loads((tmp_path / "config.json").read_text())
+    for coupling in config["flow"]["couplings"]:
+        del coupling["conditioner"]["unit_spread"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    before = (tmp_path / "model.safetensors").read_bytes()
+    run()
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"unit_spread False, .* but you asked for .*unit_spread True"):
+        run()
+
+
 def test_training_as_one_graph_falls_back_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

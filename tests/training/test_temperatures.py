@@ -18,8 +18,8 @@ from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation import run as simulate
 from knotflow.storage import trajectory
 from knotflow.training import molecules
+from knotflow.training.data import select
 from knotflow.training.molecules import MoleculeTraining, train_generator
-from knotflow.training.objectives import Batch
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
 from tests.analysis.generators import chain, chain_data
 from tests.analysis.ladders import RUNGS, densities, ladder_data
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_temperature(data: Path) -> None:
     coordinates = internal_coordinates(chain())
     found = load_ladder(data, coordinates)
     some = torch.arange(0, len(found.train.x), 97)
-    batch = Batch(*(part[some] for part in found.train))
+    batch = select(found.train, some)
     energy, q = TorchForceField(chain(), compiled=False), batch.x.double()
 
     def log_density(q: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_domains_are_fitted_to_the_lowest_temperature(data: Path) -> None:
 
 
 CHOICE = MoleculeTraining(
-    preset="quick", forces=True, temperatures=True, epochs=12.0, batch_size=200, bins=4, learning_rate=0.01
+    preset="quick", forces=True, temperatures=True, epochs=8.0, batch_size=200, bins=4, learning_rate=0.01
 )
 
 
@@ -181,7 +181,7 @@ def test_what_has_no_ladder_is_refused(tmp_path: Path) -> None:
         train_generator(tmp_path / "cold.h5", tmp_path / "run", CHOICE)
 
 
-@pytest.mark.parametrize("other", [{"preset": "paper"}, {"own_samples": True}, {"reverse_kl": 0.1}])
+@pytest.mark.parametrize("other", [{"preset": "paper"}, {"refine": True}, {"reverse_kl": 0.1}])
 def test_settings_for_one_temperature_are_refused(other: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="temperatures can be combined neither"):
         MoleculeTraining.parse({"temperatures": True, **other})

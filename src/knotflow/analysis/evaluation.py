@@ -17,6 +17,7 @@ from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
+    intake_for,
     observe_data,
     observe_samples,
     rows_to_judge_by,
@@ -124,7 +125,8 @@ def evaluate(
 
     n_frames = trajectory.open_info(data).n_frames
     selected, rows = rows_to_judge_by(split, data, n_frames)
-    frames = observe_data(generator, data, energy, selected, progress, clock)
+    intake = intake_for(generator, data)
+    frames = observe_data(generator, data, energy, selected, progress, clock, intake)
     drawn = observe_samples(generator, energy, samples, seed, progress, clock)
     block, parts = blocks(frames.replica), 1 + len(frames.torsions)
     progress(doing, 0, parts)
@@ -141,6 +143,8 @@ def evaluate(
         "rows": rows,
         "frames": len(frames),
         "frames_in_file": n_frames,
+        "relabelled": intake.exchanged,
+        "mirrored": intake.mirrored,
         "replicas": len(np.unique(frames.replica)),
         "blocks": len(np.unique(block)),
     }

@@ -212,13 +212,11 @@ def counts(data: FrameTable, drawn: FrameTable) -> Measures:
     finite = np.isfinite(drawn.energy) & np.isfinite(drawn.log_prob)
     again = np.abs(drawn.round_trip[np.isfinite(drawn.round_trip)])
     within = float(np.quantile(again, 0.99)) if len(again) else math.nan
-    mirrored = (~data.handed).sum()
-    also = f"and {mirrored:,} frames of the data, which the target should not have." if mirrored else ""
     return {
         **_measured("nats", round_trip=("log p computed again, 99 % within", within)),
         **_measured(
             "",
-            wrong_handed=("samples of wrong handedness", float((~drawn.handed).sum()), also),
+            wrong_handed=("samples of wrong handedness", float((~drawn.handed).sum())),
             not_finite=("samples not finite", float((~finite).sum())),
             energy_evaluations=("energy evaluations", float(len(drawn) + min(COMPARED, len(data)))),
         ),

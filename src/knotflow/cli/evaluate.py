@@ -55,7 +55,8 @@ def evaluate(
     If DATA is the file the model was trained on, only frames that were held out are used. The command prints
     the negative log-likelihood and its lowest possible value, force errors, log Z, the effective sample size,
     and how much energies and torsions differ, and writes all of it to metrics.json. Errors are standard
-    errors: over replicas for data, over samples for samples.
+    errors: over replicas for data, over samples for samples. Hydrogens on the same atom are labelled as in
+    the model, and mirror images are set aside; a line says in how many frames.
 
     The drift score is included if the model's folder has results of `knotflow dynamics`.
 

@@ -25,7 +25,10 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", rich_help_panel=PANEL, help="Print only errors and, with --json, the document."
+        "--quiet",
+        "-q",
+        rich_help_panel=PANEL,
+        help="Print only warnings, errors and, with --json, the document.",
     ),
 ]
 

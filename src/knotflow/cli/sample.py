@@ -97,6 +97,8 @@ def sample(
 
 
 def _report(drawn: Drawn, n: int, seconds: float, output: Output) -> None:
+    from knotflow.flows.sampling import MIRRORED_DATA
+
     sampler, effective = drawn.sampler, drawn.effective
     name, files = sampler.model.molecule["name"], " and ".join(str(path) for path in drawn.files)
     output.document(
@@ -117,7 +119,8 @@ def _report(drawn: Drawn, n: int, seconds: float, output: Output) -> None:
     if sampler.model.chirality.centres:
         fate = "kept" if sampler.keep_mirrored else "left out"
         share = f"{100 * sampler.mirrored / sampler.drawn:.2g} %"
-        say(f"Wrong handedness: {sampler.mirrored:,} of {sampler.drawn:,} drawn ({share}), {fate}.")
+        reason = f" {MIRRORED_DATA.capitalize()}." if sampler.mostly_mirrored else ""
+        say(f"Wrong handedness: {sampler.mirrored:,} of {sampler.drawn:,} drawn ({share}), {fate}.{reason}")
     if sampler.not_finite:
         say(f"Not finite: {sampler.not_finite:,} of {sampler.drawn:,} drawn, left out; the model is damaged.")
     if effective is not None:

@@ -49,14 +49,14 @@ def train(
         float,
         typer.Option(min=0.0, help="Weight of the reverse KL divergence, which uses energies of samples."),
     ] = 0.0,
-    own_samples: Annotated[
-        bool,
+    refine: Annotated[
+        bool | None,
         typer.Option(
-            "--own-samples",
-            help="After a quarter of the steps, fill half of each batch with samples of the model, weighted "
-            "by the force field: unlimited data with exact forces. Rare states may suffer.",
+            "--refine/--no-refine",
+            help="Afterwards go on with hundreds of thousands of points that the model draws and the force "
+            "field judges; stops by itself. By default with the preset best.",
         ),
-    ] = False,
+    ] = None,
     temperatures: Annotated[
         bool,
         typer.Option(
@@ -89,11 +89,12 @@ def train(
 ) -> None:
     """Train a Boltzmann generator on a trajectory.
 
-    A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas,
-    some stretches of each. Progress shows the losses of the last step, the losses on validation data, and the
-    effective sample size (ess) of a few samples, as a fraction. The run folder gets model.safetensors, all
-    that `knotflow sample` and `knotflow evaluate` need, and train.toml with all settings, for --config. You
-    can stop with Ctrl-C; the same command continues.
+    A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas, some
+    stretches of each. Hydrogens on the same atom are labelled as in the molecule's structure, and mirror
+    images are set aside; a line says in how many frames. Progress shows the losses of the last step, the
+    losses on validation data, and the effective sample size (ess) of a few samples, as a fraction. The run
+    folder gets model.safetensors, all that `knotflow sample` and `knotflow evaluate` need, and train.toml
+    with all settings, for --config. You can stop with Ctrl-C; the same command continues.
 
     Examples:
         knotflow train data/ala2.h5 --out runs/ala2

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from knotflow.flows.constants import Constants
-from knotflow.transforms import Circle, Domain
+from knotflow.transforms import Circle, Domain, Line
 from knotflow.transforms.base import check_count
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,10 +28,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Conditioner(nn.Module):
     r"""A perceptron from coordinates (and a context) to raw parameters.
 
-    A coordinate on an interval or a line enters as $v \in [-1, 1]$, scaled by the limits of its domain. With
-    $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$, $j = 1 \dots F - 1$, are added. A coordinate on a circle
-    enters as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$, where $u$ is the fraction of a turn, so
-    that the network is smooth across the seam. Context components enter unchanged.
+    Networks learn best from inputs of about unit spread. A coordinate on an interval enters as
+    $v \in [-1, 1]$, scaled by the limits of its domain; with $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$,
+    $j = 1 \dots F - 1$, are added. A coordinate on a line enters as $v = (x - \mu) / \sigma$, in units of the
+    base of a `Flow`: its mean $\mu$ is the middle of the domain, and its standard deviation $\sigma$ a tenth
+    of the length. A coordinate on a circle enters as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$,
+    where $u$ is the fraction of a turn, so that the network is smooth across the seam. Context components
+    enter unchanged.
 
     With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
 
@@ -44,10 +47,13 @@ class Conditioner(nn.Module):
         frequencies: number F of frequencies.
         context: number of components of the context.
         identity: start with zero outputs (the identity, for splines) instead of PyTorch's initialisation.
+        unit_spread: False for networks of version 0.2 and before: there, lines enter as intervals do, with a
+            deviation of 0.2.
     """
 
     _turns: Tensor
     _flat: Tensor
+    _waved: Tensor
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Conditioner(nn.Module):
         frequencies: int = 1,
         context: int = 0,
         identity: bool = True,
+        unit_spread: bool = True,
     ) -> None:
         super().__init__()
         check_count("outputs", outputs, 1)
@@ -79,9 +86,13 @@ class Conditioner(nn.Module):
         flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
         self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
         self.register_buffer("_flat", torch.tensor(flat, dtype=torch.long), persistent=False)
+        waved = [i for i in flat if not (unit_spread and isinstance(domains[i], Line))]
+        self.register_buffer("_waved", torch.tensor(waved, dtype=torch.long), persistent=False)
         self._middle = Constants([(d.low + d.high) / 2 for d in domains])
-        self._half = Constants([d.length / 2 for d in domains])
-        inputs = 2 * frequencies * len(turns) + (2 * frequencies - 1) * len(flat) + context
+        # Line() is the line of a normal variable of unit spread.
+        whole = [Line().length if unit_spread and isinstance(d, Line) else 2.0 for d in domains]
+        self._unit = Constants([d.length / w for d, w in zip(domains, whole, strict=True)])
+        inputs = len(flat) + 2 * (frequencies * len(turns) + (frequencies - 1) * len(waved)) + context
         self._reads = inputs > 0
         # With nothing to read, the outputs are free parameters: the weights of a constant.
         widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
@@ -139,11 +150,13 @@ class Conditioner(nn.Module):
         """Inputs of the first layer."""
         if not self._reads:
             return x.new_ones(*x.shape[:-1], 1)
-        v = (x - self._middle(x)) / self._half(x)
+        v = (x - self._middle(x)) / self._unit(x)
         features, angles = [], []
         if len(self._flat):
             features = [v.index_select(-1, self._flat)]
-            angles = [0.5 * math.pi * j * features[0] for j in range(1, self.frequencies)]
+        if len(self._waved) and self.frequencies > 1:
+            waved = v.index_select(-1, self._waved)
+            angles = [0.5 * math.pi * j * waved for j in range(1, self.frequencies)]
         if len(self._turns):
             turns = v.index_select(-1, self._turns)
             angles += [math.pi * j * turns for j in range(1, self.frequencies + 1)]

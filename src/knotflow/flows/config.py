@@ -115,6 +115,8 @@ class ConditionerConfig(Config):
     residual: bool = False
     frequencies: Count = 1
     identity: bool = True
+    unit_spread: bool = True
+    """Lines enter in deviations of the base; files of version 0.2 and before lack this and mean False."""
     networks: Annotated[tuple[Count, ...], Field(strict=False)] = (1,)
     """Shares of `SeparateConditioners`, if there is more than one number."""
 
@@ -156,21 +158,30 @@ class FlowConfig(Config):
     domains: Annotated[tuple[AnyDomain, ...], Field(strict=False, min_length=1)]
     couplings: Annotated[tuple[CouplingConfig, ...], Field(strict=False)]
     context: Annotated[int, Field(ge=0)] = 0
+    whitened: bool = False
+    """Whether lines pass through a linear map that takes out their correlations, see `Flow.whiten`."""
 
     @classmethod
     def read(cls, data: Any) -> Self:
         """A configuration from a file that any version of knotflow wrote.
 
-        Version 0.1 also stored phases and affine parts for couplings to which they do not apply.
+        Version 0.1 also stored phases and affine parts for couplings to which they do not apply. Up to
+        version 0.2 networks saw lines scaled by their limits, as they see intervals.
         """
         try:
             kinds = [DOMAINS[domain["kind"]] for domain in data["domains"]]
             couplings = []
             for coupling in data["couplings"]:
-                own = {kinds[i] for i in coupling["transformed"]}
+                own, seen = ({kinds[i] for i in coupling[key]} for key in ("transformed", "read"))
                 transform = coupling["transform"]
                 unused = [key for key, kind in APPLIES.items() if key in transform and kind not in own]
-                couplings.append({**coupling, "transform": {**transform, **dict.fromkeys(unused, False)}})
+                couplings.append(
+                    {
+                        **coupling,
+                        "transform": {**transform, **dict.fromkeys(unused, False)},
+                        "conditioner": {"unit_spread": Line not in seen, **coupling.get("conditioner", {})},
+                    }
+                )
         except (AttributeError, IndexError, KeyError, TypeError):
             return cls.parse(data)  # raises an error that says what is wrong
         return cls.parse({**data, "couplings": couplings})
@@ -193,7 +204,7 @@ class FlowConfig(Config):
         """The flow, with new weights drawn from PyTorch's global generator."""
         domains = [standard(domain) for domain in self.domains]
         couplings = [coupling.build(domains, self.context) for coupling in self.couplings]
-        return Flow(self.domains, couplings, context=self.context, config=self)
+        return Flow(self.domains, couplings, context=self.context, whitened=self.whitened, config=self)
 
 
 class FlowOptions(Config):

@@ -63,8 +63,10 @@ class Flow(nn.Module):
 
     The base $p_0$ is uniform on intervals and circles. On a line it is normal, with its mean in the middle of
     ``[low, high]`` and a tenth of that length as standard deviation. Couplings act on standard domains (the
-    unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. Density
-    evaluation runs the splines forward, sampling runs their inverses.
+    unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. So is, in a
+    whitened flow, a triangular linear map of all lines together, $x = L z$, chosen from data by `whiten`, so
+    that networks need not learn linear correlations. Density evaluation runs the splines forward, sampling
+    runs their inverses.
 
     Points have shape (..., d) and the dtype of the flow: float32, or float64 after ``flow.double()``. Make a
     flow with `Flow.on` (a good default), with `FlowConfig.build` (from a configuration), or from your own
@@ -74,10 +76,13 @@ class Flow(nn.Module):
         domains: `Interval`, `Circle` or `Line` of each coordinate.
         couplings: applied to data in this order; their transforms act on standard domains.
         context: number of components of the context that conditions the density.
+        whitened: whether lines pass through a linear map; it is the identity until `whiten` is called.
         config: the configuration from which the flow was built; needed to save it.
     """
 
     _lines: Tensor
+    _mixing: Tensor
+    _unmixing: Tensor
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class Flow(nn.Module):
         couplings: Sequence[Coupling],
         *,
         context: int = 0,
+        whitened: bool = False,
         config: FlowConfig | None = None,
     ) -> None:
         super().__init__()
@@ -104,6 +110,10 @@ class Flow(nn.Module):
         self._limits, self._inner_limits = _Limits(domains), _Limits(inner)
         lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
         self.register_buffer("_lines", torch.tensor(lines, dtype=torch.long), persistent=False)
+        self.whitened = whitened and bool(lines)
+        if self.whitened:
+            self.register_buffer("_mixing", torch.eye(len(lines)))
+            self.register_buffer("_unmixing", torch.eye(len(lines)))
 
     @classmethod
     def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
@@ -121,6 +131,32 @@ class Flow(nn.Module):
         """Number of coordinates."""
         return len(self.domains)
 
+    @torch.no_grad()
+    def whiten(self, x: Tensor) -> None:
+        """Choose the linear map of a whitened flow: data (n, d) get uncorrelated lines of unit spread.
+
+        $L$ is the Cholesky factor of the covariance of the lines, in standard coordinates.
+        """
+        if not self.whitened:
+            raise ValueError("this flow has no linear map; build it with whitened=True.")
+        self._check_shapes(x, None if not self.context else x.new_zeros(self.context))
+        if len(x) < 2 * len(self._lines):
+            raise ValueError(
+                f"a linear map of {len(self._lines)} lines needs at least twice as many points, got {len(x)}."
+            )
+        z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines).double()
+        covariance = torch.cov(z.T).reshape(len(self._lines), -1)
+        # A direction in which the data do not spread at all is left as it is.
+        lower = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(len(covariance)).to(covariance))
+        eye = torch.eye(len(lower)).to(lower)
+        self._mixing.copy_(lower)
+        self._unmixing.copy_(torch.linalg.solve_triangular(lower, eye, upper=False))
+
+    def standard_score(self, score: Tensor) -> Tensor:
+        """Scores (..., d), or differences of scores, with respect to the standard coordinates."""
+        score = score / self._scale(score)
+        return self._mixed(score, self._mixing.T) if self.whitened else score
+
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map data (..., d) to the base; returns base points, in standard coordinates, and log |det|."""
         self._check_shapes(x, context)
@@ -128,7 +164,7 @@ class Flow(nn.Module):
         for coupling in self.couplings:
             z, more = coupling(z, context)
             log_slopes.append(more)
-        return z, self._ladj(log_slopes, x, self._log_scale)
+        return z, self._ladj(log_slopes, x, 1)
 
     def inverse(self, z: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map base points (..., d), in standard coordinates, to data; returns data and log |det|."""
@@ -137,8 +173,10 @@ class Flow(nn.Module):
         for coupling in reversed(self.couplings):
             x, more = coupling.inverse(x, context)
             log_slopes.append(more)
+        if self.whitened:
+            x = self._mixed(x, self._mixing)
         data = self._limits.clip(self._origin(x) + x / self._scale(x))
-        return data, self._ladj(log_slopes, z, -self._log_scale)
+        return data, self._ladj(log_slopes, z, -1)
 
     def log_prob(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Log-density (...) of points (..., d); without gradients, in bounded memory."""
@@ -198,8 +236,14 @@ class Flow(nn.Module):
         lines = z.index_select(-1, self._lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
 
-    def given(self, context: Tensor) -> Flow:
-        """The density at one context (m,), as a flow that takes no context, with copies of all weights."""
+    @torch.no_grad()
+    def given(self, context: Tensor, domains: Sequence[Domain] | None = None) -> Flow:
+        """The density at one context (m,), as a flow that takes no context, with copies of all weights.
+
+        Args:
+            context: the context.
+            domains: other domains of the same kinds, to which the density is moved and stretched.
+        """
         if not self.context or context.shape != (self.context,):
             expected = f"a context of shape ({self.context},)" if self.context else "no context"
             raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
@@ -212,8 +256,13 @@ class Flow(nn.Module):
             couplings.append(
                 Coupling(own.transformed, own.transforms, own.read, own.conditioner.given(context))
             )
-        config = self.config and self.config.model_copy(update={"context": 0})
-        return Flow(self.domains, couplings, config=config).to(like(self))
+        domains = self.domains if domains is None else tuple(domains)
+        config = self.config and self.config.model_copy(update={"context": 0, "domains": domains})
+        found = Flow(domains, couplings, whitened=self.whitened, config=config).to(like(self))
+        if self.whitened:
+            found._mixing.copy_(self._mixing)
+            found._unmixing.copy_(self._unmixing)
+        return found
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""
@@ -233,17 +282,24 @@ class Flow(nn.Module):
         z, ladj = self.forward(x, context)
         return self.base_log_prob(z) + ladj
 
-    def _ladj(self, log_slopes: Sequence[Tensor], x: Tensor, start: float) -> Tensor:
-        """Sum (...) of all log-slopes and of the change of scale, for points (..., d)."""
-        if not log_slopes:
-            return x.new_full(x.shape[:-1], start)
-        return torch.cat(list(log_slopes), -1).sum(-1) + start
+    def _ladj(self, log_slopes: Sequence[Tensor], x: Tensor, sign: int) -> Tensor:
+        """Sum (...) of all log-slopes and of the linear part, of points (..., d); sign -1: of the inverse."""
+        total = torch.cat(list(log_slopes), -1).sum(-1) if log_slopes else x.new_zeros(x.shape[:-1])
+        if self.whitened:
+            total = total - sign * self._mixing.diagonal().log().sum()
+        return total + sign * self._log_scale
+
+    def _mixed(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Points whose lines are multiplied by a matrix."""
+        lines = x.index_select(-1, self._lines) @ matrix.to(x.dtype).T
+        return x.index_copy(-1, self._lines, lines)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Standard coordinates of data; points that rounding put outside an interval are moved back."""
         if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
-        return self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
+        z = self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
+        return self._mixed(z, self._unmixing) if self.whitened else z
 
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:

@@ -90,7 +90,9 @@ def molecular_flow(
     q: Tensor,
     *,
     rounds: int = 3,
+    turning_rounds: int = 5,
     hidden: Sequence[int] = (128, 128),
+    frequencies: int = 3,
     family: str = "bspline",
     bins: int | None = None,
     line_bins: int = 8,
@@ -100,17 +102,20 @@ def molecular_flow(
     """A flow fitted to the shape of a molecule's data.
 
     Stiff coordinates are all bonds and angles, and the torsions that do not turn over. They live on lines:
-    they are standardised by their means and deviations, have a normal base, and are shifted and scaled before
-    their splines, all given other coordinates. Torsions that turn live on circles. In every round a part of
-    the stiff coordinates is transformed given the rest and all turning torsions, then the other part. At the
-    end the turning torsions are transformed, given each other and all stiff coordinates. Parts follow
-    `halves`, so that any two coordinates meet.
+    they are standardised by their means and deviations, freed of linear correlations (`Flow.whiten`), have a
+    normal base, and are shifted and scaled before their splines, all given other coordinates. Torsions that
+    turn live on circles. In every round a part of the stiff coordinates is transformed given the rest and all
+    turning torsions, then the other part. At the end the turning torsions are transformed, given each other
+    and all stiff coordinates. Parts follow `halves`, so that any two coordinates meet.
 
     Args:
         coordinates: coordinates of the molecule.
         q: training data in these coordinates, (frames, n).
-        rounds: rounds of couplings between stiff coordinates, and between turning torsions.
+        rounds: rounds of couplings between stiff coordinates.
+        turning_rounds: rounds of couplings between turning torsions. They are cheap, and need more: what one
+            torsion allows another, such as psi in a rare well of phi, has sharp limits.
         hidden: widths of the hidden layers.
+        frequencies: frequencies of the turning torsions that networks see, for the same reason.
         family: transforms of the turning torsions.
         bins: bins or components of the turning torsions; by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
@@ -123,10 +128,14 @@ def molecular_flow(
     line = {**_family("bspline", line_bins, order), "affine": True}
     circle = _family(family, bins, order, phase=True)
     layers = [
-        ([(part, [*rest, *others]) for part, rest in halves(own, rounds if len(own) > 1 else 1)], transform)
-        for own, others, transform in ((stiff, turning, line), (turning, stiff, circle))
+        ([(part, [*rest, *others]) for part, rest in halves(own, n if len(own) > 1 else 1)], transform)
+        for own, others, n, transform in (
+            (stiff, turning, rounds, line),
+            (turning, stiff, turning_rounds, circle),
+        )
     ]
-    return _config(domains, layers, {"hidden": list(hidden)}, context)
+    conditioner = {"hidden": list(hidden), "frequencies": frequencies}
+    return _config(domains, layers, conditioner, whitened=bool(stiff), context=context)
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -168,6 +177,7 @@ def _config(
     domains: Sequence[Domain],
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
+    whitened: bool = False,
     context: int = 0,
 ) -> FlowConfig:
     """The configuration of layers, each of which has pairs and their transform."""
@@ -175,4 +185,5 @@ def _config(
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
         couplings += options.couplings(domains, pairs)
-    return FlowConfig.parse({"domains": domains, "couplings": couplings, "context": context})
+    table = {"domains": domains, "couplings": couplings, "whitened": whitened, "context": context}
+    return FlowConfig.parse(table)

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.flows.flow import Flow, like
+from knotflow.flows.flow import Flow
 from knotflow.transforms import Domain, Line
 
 SAME: Final = 1e-6
@@ -84,11 +84,9 @@ class TemperatureRange:
             ValueError: if the temperature is outside.
         """
         self.check(temperature)
-        found = flow.given(self.context(torch.tensor(temperature, dtype=torch.float64)))
         factor = math.sqrt(temperature / self.lowest)
-        domains = tuple(_stretched(domain, factor) for domain in flow.domains)
-        config = found.config and found.config.model_copy(update={"domains": domains})
-        return Flow(domains, list(found.couplings), config=config).to(like(flow))
+        context = self.context(torch.tensor(temperature, dtype=torch.float64))
+        return flow.given(context, [_stretched(domain, factor) for domain in flow.domains])
 
 
 def _stretched(domain: Domain, factor: float) -> Domain:

@@ -284,6 +284,7 @@ class Simulation:
         report.begin(phase)
         for number, outcome in pool.imap_unordered(tasks, report):
             outcomes[number] = outcome
+            report.exchanges += outcome.exchanges
             report(number, outcome.temperatures.size * interval * len(self.ladder))
         done = [outcomes[number] for number in range(len(shares))]
         self.state.walkers = Walkers.join([outcome.walkers for outcome in done])
@@ -305,10 +306,8 @@ class Simulation:
             trajectory.append(self.ladder_path, above, at=rows)
         state.frames += frames
         state.temperatures = state.temperatures + np.concatenate([o.temperatures.sum(1) for o in done])
-        for outcome in done:
-            state.tried = state.tried + outcome.tried
-            state.accepted = state.accepted + outcome.accepted
-            state.round_trips += outcome.round_trips
+        total = sum((outcome.exchanges for outcome in done), state.exchanges)
+        state.tried, state.accepted, state.round_trips = total.tried, total.accepted, total.round_trips
 
     def _frames(
         self, done: list[Kept], numbers: range, temperatures: tuple[float, ...] | None = None
@@ -420,6 +419,8 @@ class _Report:
 
     def __init__(self, simulation: Simulation, progress: Progress) -> None:
         self.simulation, self.progress = simulation, progress
+        self.exchanges = simulation.state.exchanges
+        """Of all blocks so far, and of the tasks that are done in this one."""
         self._phase = ""
         self._tasks: dict[int, int] = {}
         """Steps done in each task of the block."""
@@ -430,6 +431,7 @@ class _Report:
         """Called when a block begins."""
         self._phase = phase
         self._tasks.clear()
+        self.exchanges = self.simulation.state.exchanges
 
     def __call__(self, task: int, steps: int) -> None:
         self._tasks[task] = steps
@@ -444,8 +446,8 @@ class _Report:
         if done > first:
             speed = (done - first) * STEP / 1000 / (now - since) * 86400
             note += f", {speed:,.0f} ns/day of all walkers"
-        if run.state.exchanges:
-            note += f", {run.state.exchanges}"
+        if self._phase == "sampling" and self.exchanges:
+            note += f", {self.exchanges}"
         self.progress(self._phase, done, run.steps, note)
 
 

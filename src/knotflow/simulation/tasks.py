@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import Engine, EngineName, make_engine
-from knotflow.simulation.tempering import Ladder
+from knotflow.simulation.tempering import Exchanges, Ladder
 from knotflow.workers import report
 
 REPORT_EVERY: Final = 1.0
@@ -106,9 +106,7 @@ class Outcome:
     """Frames at all higher temperatures; None if none were asked for."""
     temperatures: Floats
     """Kinetic temperatures in K of the frames at the lowest temperature, shape (groups, frames)."""
-    tried: Ints
-    accepted: Ints
-    round_trips: int
+    exchanges: Exchanges
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
@@ -173,7 +171,5 @@ def run_task(engine: Engine, task: Task) -> Outcome:
         Kept.stack(kept, np.s_[:1]),
         Kept.stack(hot, np.s_[1:]) if hot else None,
         np.stack(temperatures, 1),
-        ladder.tried,
-        ladder.accepted,
-        ladder.round_trips,
+        Exchanges(ladder.tried, ladder.accepted, ladder.round_trips),
     )

@@ -133,6 +133,11 @@ class Exchanges:
     round_trips: int
     """Ways of a walker from the bottom to the top and back."""
 
+    def __add__(self, other: Exchanges) -> Exchanges:
+        return Exchanges(
+            self.tried + other.tried, self.accepted + other.accepted, self.round_trips + other.round_trips
+        )
+
     def __bool__(self) -> bool:
         return len(self.tried) > 0 and bool((self.tried > 0).all())
 

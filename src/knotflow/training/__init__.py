@@ -10,18 +10,28 @@ from knotflow.lazy import lazy_names
 if TYPE_CHECKING:
     from knotflow.errors import TrainingError
     from knotflow.training.config import LossConfig, TrainingConfig
-    from knotflow.training.objectives import NLL, Batch, ForceMatching, Mix, ReverseKL, Term, make_loss
-    from knotflow.training.own_samples import OwnSamples, Pool
+    from knotflow.training.objectives import (
+        NLL,
+        Batch,
+        EnergyMatching,
+        ForceMatching,
+        Mix,
+        ReverseKL,
+        Term,
+        make_loss,
+    )
+    from knotflow.training.replay import Pool, Replay
     from knotflow.training.run import fit
 
 __all__ = [
     "NLL",
     "Batch",
+    "EnergyMatching",
     "ForceMatching",
     "LossConfig",
     "Mix",
-    "OwnSamples",
     "Pool",
+    "Replay",
     "ReverseKL",
     "Term",
     "TrainingConfig",

@@ -17,13 +17,19 @@ class LossConfig(Config):
 
     nll: Weight = 1.0
     force_matching: Weight = 0.0
+    force_limit: Annotated[float, Field(gt=0)] | None = None
+    """Errors of forces above it count linearly; None: all errors are squared."""
+    energy_matching: Weight = 0.0
+    """Needs data with densities, see `EnergyMatching`."""
     reverse_kl: Weight = 0.0
     reverse_kl_samples: Count = 256
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.nll == self.force_matching == self.reverse_kl == 0:
-            raise ValueError("one of nll, force_matching and reverse_kl must have a positive weight")
+        if self.nll == self.force_matching == self.energy_matching == self.reverse_kl == 0:
+            raise ValueError(
+                "one of nll, force_matching, energy_matching and reverse_kl must have a positive weight"
+            )
         return self
 
 
@@ -50,9 +56,7 @@ class TrainingConfig(Config):
     """Decay of the moving average of the weights, which is the final model; 0: use the last weights."""
     loss: LossConfig = LossConfig()
     own_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of samples of the model itself in every batch, redrawn at each checkpoint; 0: none."""
-    own_after: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """Share of the steps before own samples are used."""
+    """Share of points made by the model itself in every batch, renewed at each checkpoint; 0: none."""
     checkpoint_every: Count = 500
     """Steps between checkpoints and validations; an interrupted run resumes from the last one."""
     log_every: Count = 50

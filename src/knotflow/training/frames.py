@@ -14,6 +14,7 @@ from knotflow.geometry import InternalCoordinates
 from knotflow.molecules.units import BOLTZMANN
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
+from knotflow.storage.intake import Intake
 from knotflow.storage.split import Split
 from knotflow.training.objectives import Batch
 
@@ -27,17 +28,20 @@ class MolecularData(NamedTuple):
 
 
 class InternalFrames(NamedTuple):
-    """All frames of a file, in its order."""
+    """The frames of a file, in its order."""
 
     q: Tensor
-    """Internal coordinates, (n, d)."""
+    """Internal coordinates of usable frames, (n, d)."""
     score: Tensor
     """Gradient of their log-density, (n, d)."""
     temperature: Tensor
     """In K, (n,)."""
+    usable: Tensor
+    """Whether a row of the file is usable, (rows,)."""
     replica: NDArray[np.int32]
+    """Of all rows."""
     frame: NDArray[np.int64]
-    """Number of the frame within its replica."""
+    """Number of each row within its replica."""
 
 
 def internal_frames(
@@ -47,16 +51,19 @@ def internal_frames(
 
     The score is $-\partial u/\partial q + \partial L/\partial q$ with $u = U/kT$ at the temperature of the
     frame and $L = \log|\partial x/\partial q|$; the flow's score should equal it. Both are computed in
-    float64 and kept in float32.
+    float64 and kept in float32. Labels of equivalent hydrogens are brought to the order of the file's
+    structure, and mirror images are set aside (`Intake`).
 
     Raises:
-        ValueError: if there are fewer than 100 frames.
+        ValueError: if there are fewer than 100 frames, or most are mirror images of the structure.
     """
     info = trajectory.open_info(path, ladder=ladder)
     if info.n_frames < 100:
         raise ValueError(f"training needs at least 100 frames, {path} has {info.n_frames}; simulate longer.")
-    points, scores, temperatures, replicas, numbers = [], [], [], [], []
-    for frames in trajectory.pieces(path, ladder=ladder):
+    intake = Intake(info.system, [path])
+    points, scores, temperatures, kept, replicas, numbers = [], [], [], [], [], []
+    for found in trajectory.pieces(path, ladder=ladder):
+        frames, usable = intake(found)
         x = torch.from_numpy(frames.positions).double()
         usual = np.full(len(x), info.system.temperature)
         temperature = torch.from_numpy(usual if frames.temperature is None else frames.temperature)
@@ -66,13 +73,16 @@ def internal_frames(
         points.append(q.float())
         scores.append((coordinates.internal_force(x, force) + volume).float())
         temperatures.append(temperature)
-        replicas.append(frames.replica)
-        numbers.append(frames.frame)
+        kept.append(torch.from_numpy(usable))
+        replicas.append(found.replica)
+        numbers.append(found.frame)
         progress("reading frames", sum(map(len, replicas)), info.n_frames)
+    intake.conclude()
     return InternalFrames(
         torch.cat(points),
         torch.cat(scores),
         torch.cat(temperatures),
+        torch.cat(kept),
         np.concatenate(replicas),
         np.concatenate(numbers),
     )
@@ -84,7 +94,7 @@ def load_data(
     """Training and validation data of a trajectory file, see `internal_frames`.
 
     Raises:
-        ValueError: if there are fewer than 100 frames.
+        ValueError: if there are fewer than 100 frames, or most are mirror images of the structure.
     """
     return split_frames(path, internal_frames(path, coordinates, progress))
 
@@ -92,6 +102,6 @@ def load_data(
 def split_frames(path: str | Path, frames: InternalFrames) -> MolecularData:
     """The frames of a file, split as its model will note."""
     split = Split.of(Path(path).name, frames.replica)
-    held_out = torch.from_numpy(split.mask())
+    held_out = torch.from_numpy(split.mask())[frames.usable]
     q, score = frames.q, frames.score
     return MolecularData(Batch(q[~held_out], score[~held_out]), Batch(q[held_out], score[held_out]), split)

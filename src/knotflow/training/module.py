@@ -20,7 +20,7 @@ from knotflow.training.data import OWN_STREAM, step_seed
 from knotflow.training.data_module import FlowData
 from knotflow.training.guard import Guard, diagnose
 from knotflow.training.objectives import Batch, Mix
-from knotflow.training.own_samples import DrawPool
+from knotflow.training.replay import DrawPool
 
 log = logging.getLogger("knotflow")
 
@@ -49,7 +49,7 @@ class FlowModule(pl.LightningModule):
         mix: the loss.
         config: settings of the training.
         monitor: computes more numbers to log at every checkpoint.
-        own: draws samples of the model to train on.
+        own: draws points of the model to train on.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class FlowModule(pl.LightningModule):
             self._good = copy.deepcopy(self._now())
 
     def own_samples(self, first: int) -> Batch | None:
-        """The model's own samples for the block of steps that begins at ``first``, or None.
+        """The model's own points for the block of steps that begins at ``first``, or None.
 
         They depend on the state in the last checkpoint and on the seed, so a resumed training draws the same
         ones, as does every process of one training.
         """
-        if self.own is None or first < self.config.own_after * self.config.steps:
+        if self.own is None:
             return None
-        pool = self.own(self.model, step_seed(self.config.seed + OWN_STREAM, first))
+        pool = self.own(self.model, first, step_seed(self.config.seed + OWN_STREAM, first))
         self.step = first
-        self._log({"own_ess": torch.tensor(pool.ess)})
+        self._log({f"own_{name}": torch.tensor(value) for name, value in pool.figures.items()})
         return pool.batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:

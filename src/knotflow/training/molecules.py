@@ -12,12 +12,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from knotflow.config import Config
+from knotflow.dynamics.masses import Masses
 from knotflow.energies import MolecularEnergy
 from knotflow.energies.energy import cut
 from knotflow.files import write_json
 from knotflow.flows import Flow, FlowConfig
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.config import FamilyName
+from knotflow.flows.io import notes as notes_of
 from knotflow.flows.presets import Preset, molecular_flow, paper_flow
 from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
@@ -27,15 +29,17 @@ from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.frames import load_data
 from knotflow.training.objectives import Metric
-from knotflow.training.own_samples import POOL, OwnSamples, effective_share
+from knotflow.training.refinement import refine
+from knotflow.training.replay import effective_share
 from knotflow.training.run import fit
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
-from knotflow.transforms import FAMILIES
+from knotflow.transforms import FAMILIES, Line
 
-FORCE_SHARE = 0.1
-"""Weight of the standardised force error, relative to the likelihood, in the presets best and quick."""
-OWN_SHARE = 0.5
-"""Share of samples of the model itself in a batch, if it trains on them."""
+FORCE_SHARE = 3.0
+"""Weight of the standardised force error, relative to the likelihood, in the presets best and quick. Near the
+optimum the gradient of the likelihood is noise, but that of the force error is not."""
+FORCE_LIMIT = 1.0
+"""Standardised force errors above it count linearly in these presets."""
 MARGINALS = 300
 """Largest number of first steps in which maps learn the densities of single coordinates."""
 MONITORED = 1000
@@ -56,8 +60,9 @@ class MoleculeTraining(Config):
     """Whether to match forces."""
     reverse_kl: Weight = 0.0
     """Weight of the reverse divergence."""
-    own_samples: bool = False
-    """Whether to train on reweighted samples of the model as well."""
+    refine: bool | None = None
+    """Whether to go on with points of the model itself, see `refine`; None: with the preset best, if there is
+    an energy."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     batch_size: Count | None = None
@@ -74,10 +79,10 @@ class MoleculeTraining(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.temperatures and (self.preset == "paper" or self.own_samples or self.reverse_kl):
+        if self.temperatures and (self.preset == "paper" or self.refine or self.reverse_kl):
             raise ValueError(
-                "temperatures can be combined neither with the preset paper, nor with own_samples or "
-                "reverse_kl, which are for one temperature"
+                "temperatures can be combined neither with the preset paper, nor with refine or reverse_kl, "
+                "which are for one temperature"
             )
         return self
 
@@ -125,12 +130,15 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         decay_every=in_a_pass,
         marginals=0 if raw else min(MARGINALS, steps),
         warm_up=0 if raw else min(500, max(1, steps // 10)),
-        clip=None if raw else 20.0,
+        # Forces of large weight have large gradients.
+        clip=None if raw else max(20.0, 6.0 * weight),
         ema=0.0 if raw else 0.999,
         loss=LossConfig(
-            nll=1 - weight if paper else 1.0, force_matching=weight, reverse_kl=choice.reverse_kl
+            nll=1 - weight if paper else 1.0,
+            force_matching=weight,
+            force_limit=None if paper else FORCE_LIMIT,
+            reverse_kl=choice.reverse_kl,
         ),
-        own_share=OWN_SHARE if choice.own_samples else 0.0,
         checkpoint_every=max(1, min(1000, -(-steps // 10))),
         log_every=min(50, max(1, steps // 10)),
         seed=choice.seed,
@@ -149,17 +157,18 @@ def cartesian_metric(coordinates: InternalCoordinates) -> Metric:
     return metric
 
 
-def standardised_metric(score: Tensor) -> Metric:
-    """Measures score errors in units of the root mean square score of each coordinate.
+def standardised_metric(flow: Flow, score: Tensor) -> Metric:
+    """Measures score errors in coordinates of about unit spread.
 
-    For a normal coordinate of deviation σ the score has the root mean square 1/σ, so its error is measured in
-    the coordinate scaled to deviation one. A torsion that turns freely has no score, but its deviation is at
-    most π/√3.
+    Those are the standard coordinates of lines. On circles and intervals, errors are in units of the root
+    mean square score: for a normal coordinate of deviation σ that is 1/σ. A torsion that turns freely has no
+    score, but its deviation is at most π/√3.
     """
-    scale = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
+    spread = (1 / score.square().mean(0).sqrt()).clamp(max=math.pi / math.sqrt(3))
+    line = torch.tensor([isinstance(domain, Line) for domain in flow.domains], device=spread.device)
 
     def metric(q: Tensor, error: Tensor) -> Tensor:
-        return error * scale.to(error)
+        return torch.where(line.to(q.device), flow.standard_score(error), error * spread.to(error))
 
     return metric
 
@@ -183,12 +192,12 @@ def train_generator(
         folder: the run folder.
         choice: preset and changes to it.
         energy: makes the energy of the molecule, as `knotflow.energies.force_field` does. It is needed for
-            the effective sample size in the log, for samples of the model and for the reverse divergence.
+            the effective sample size in the log, for the refinement and for the reverse divergence.
         progress: called with the frames read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
-    if choice.own_samples and energy is None:
-        raise ValueError("own_samples needs an energy: give energy=..., or set it to False.")
+    if choice.refine and energy is None:
+        raise ValueError("refine needs an energy: give energy=..., or set it to False.")
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
@@ -208,7 +217,12 @@ def train_generator(
         train, validation = (conditioned(part, temperatures, flow.domains) for part in (train, validation))
     training = training_config(choice, len(train.x), coordinates.n_coordinates)
     force_field = None if energy is None else energy(system)
-    pool, split, paper = max(POOL, training.batch_size), loaded.split.plain(), choice.preset == "paper"
+    split, paper = loaded.split.plain(), choice.preset == "paper"
+    model = Path(folder) / "model.safetensors"
+    if flow.whitened:
+        flow.whiten(train.x)
+    metric = cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force))
+    notes = {**generator.notes(), "split": split, "choice": choice.plain()}
     flow = fit(
         flow,
         train,
@@ -216,14 +230,31 @@ def train_generator(
         folder,
         validation=validation,
         energy=None if force_field is None else _reduced(force_field, coordinates),
-        metric=cartesian_metric(coordinates) if paper else standardised_metric(cast(Tensor, train.force)),
+        metric=metric,
         monitor=None if force_field is None else _monitor(force_field, generator),
-        own=None if force_field is None else OwnSamples(generator, force_field, pool),
-        notes={**generator.notes(), "split": split, "choice": choice.plain()},
+        notes=notes,
         progress=progress,
     )
     write_json(Path(folder) / "split.json", split)
-    return BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
+    trained = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
+    usual = choice.preset == "best" and not choice.temperatures
+    wanted = usual if choice.refine is None else choice.refine
+    if force_field is None or not wanted or "refinement" in (found := notes_of(model)):
+        return trained
+    flow, cycles = refine(
+        trained,
+        train,
+        training,
+        Path(folder) / "refinement",
+        energy=force_field,
+        masses=Masses.molecule(system.masses, system.temperature),
+        metric=metric,
+        validation=validation,
+        progress=progress,
+    )
+    trained = BoltzmannGenerator(coordinates, flow, system.plain())
+    trained.save(model, **{**found, "choice": choice.plain(), "refinement": cycles})
+    return trained
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
@@ -250,6 +281,6 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
             q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)
             x, ladj = generator.coordinates.inverse(q)
             u, _ = energy.energy_and_force(x)
-        return {"ess": effective_share(ladj - u - log_prob)}
+        return {"ess": effective_share((ladj - u - log_prob).double().cpu().numpy())}
 
     return monitor

@@ -15,7 +15,7 @@ from knotflow.transforms.base import check_count
 
 
 class Batch(NamedTuple):
-    """Points of the training data, with forces and context if available."""
+    """Points of the training data, with forces, context, densities and weights if available."""
 
     x: Tensor
     """Coordinates, (batch, d)."""
@@ -23,6 +23,11 @@ class Batch(NamedTuple):
     """Forces -du/dx there, (batch, d), for force matching."""
     context: Tensor | None = None
     """Context, (batch, m), for conditional flows."""
+    log_target: Tensor | None = None
+    """Logarithm of the density to be learned, up to a constant, (batch,), for energy matching."""
+    weight: Tensor | None = None
+    """Weights in averages over the target, (batch,). Points of weight 0 are no samples of the target: only
+    their densities are matched. None: all weights are 1."""
 
 
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -44,6 +49,7 @@ class Term(ABC):
     needs_log_prob = False
     needs_score = False
     needs_force = False
+    needs_target = False
 
     @abstractmethod
     def __call__(self, view: View) -> Tensor:
@@ -51,33 +57,73 @@ class Term(ABC):
 
 
 class NLL(Term):
-    r"""Negative log-likelihood $-\frac1n \sum_i \log p(x_i)$."""
+    r"""Negative log-likelihood $-\frac1n \sum_i w_i \log p(x_i)$, over the $n$ points with $w_i > 0$."""
 
     needs_log_prob = True
 
     def __call__(self, view: View) -> Tensor:
-        return -_given(view.log_prob).mean()
+        weight = view.batch.weight
+        log_prob = _given(view.log_prob)
+        return -log_prob.mean() if weight is None else -(weight * log_prob).sum() / _positive(weight).sum()
 
 
 class ForceMatching(Term):
     r"""Mean squared error of forces, $\frac1{nd} \sum_i |M(x_i)(\nabla \log p(x_i) - f_i)|^2$.
 
     The score of the Boltzmann distribution is the force in units of kT, so data with forces also give the
-    gradient of the log-density.
+    gradient of the log-density. Force matching needs no samples of the target, only points near them: all
+    points of positive weight count alike.
 
     Args:
         metric: the map $M$, linear in its second argument; by default the identity.
+        limit: errors above it count linearly (Huber), so that a few points in hard contact do not outweigh
+            all others; None: no limit.
     """
 
     needs_score = True
     needs_force = True
 
-    def __init__(self, metric: Metric | None = None) -> None:
-        self.metric = metric
+    def __init__(self, metric: Metric | None = None, limit: float | None = None) -> None:
+        self.metric, self.limit = metric, limit
 
     def __call__(self, view: View) -> Tensor:
         error = _given(view.score) - _given(view.batch.force)
-        return (error if self.metric is None else self.metric(view.batch.x, error)).square().mean()
+        error = error if self.metric is None else self.metric(view.batch.x, error)
+        square = error.square() if self.limit is None else _huber(error, self.limit)
+        if view.batch.weight is None:
+            return square.mean()
+        counts = _positive(view.batch.weight)
+        return (counts * square.flatten(1).mean(-1)).sum() / counts.sum()
+
+
+class EnergyMatching(Term):
+    r"""Mean squared error of log-densities, $\frac1n \sum_i h(\log p(x_i) - \log \pi(x_i) - c)$.
+
+    $\pi$ is the density to be learned, up to a factor that $c$ absorbs: the median of the difference over
+    the points of positive weight. Without the limit it is the log-variance divergence (Richter et al.,
+    VarGrad, NeurIPS 2020). It is zero only for the right density, wherever the points come from. So it also
+    shows a flow what it should *not* draw: give points that it did draw the weight 0.
+
+    Args:
+        limit: errors above it count linearly (Huber): $h(e) = e^2$ up to the limit.
+    """
+
+    needs_log_prob = True
+    needs_target = True
+
+    def __init__(self, limit: float = 3.0) -> None:
+        self.limit = limit
+
+    def __call__(self, view: View) -> Tensor:
+        batch = view.batch
+        if batch.log_target is None:
+            raise ValueError("energy matching needs densities: give Batch(x, log_target=...).")
+        error = _given(view.log_prob) - batch.log_target
+        centre = error.detach()
+        if batch.weight is not None:
+            # Points of weight 0 are left out: NaN is no part of the median.
+            centre = torch.where(batch.weight > 0, centre, torch.nan)
+        return _huber(error - centre.nanmedian(), self.limit).mean()
 
 
 class ReverseKL(Term):
@@ -121,6 +167,7 @@ class Mix:
         self.needs_score = any(term.needs_score for term in parts)
         self.needs_log_prob = any(term.needs_log_prob for term in parts)
         self.needs_force = any(term.needs_force for term in parts)
+        self.needs_target = any(term.needs_target for term in parts)
 
     def __call__(self, flow: Flow, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         values = self._evaluate(flow, batch, list(self.terms))
@@ -152,11 +199,22 @@ def make_loss(
         raise ValueError("loss.reverse_kl needs an energy function: give energy=..., or set it to 0.")
     terms: dict[str, tuple[float, Term]] = {
         "nll": (config.nll, NLL()),
-        "force_matching": (config.force_matching, ForceMatching(metric)),
+        "force_matching": (config.force_matching, ForceMatching(metric, config.force_limit)),
+        "energy_matching": (config.energy_matching, EnergyMatching()),
     }
     if energy is not None:
         terms["reverse_kl"] = (config.reverse_kl, ReverseKL(energy, config.reverse_kl_samples))
     return Mix(**terms)
+
+
+def _huber(error: Tensor, limit: float) -> Tensor:
+    """Squares of errors up to the limit, and their tangents beyond."""
+    return 2 * torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=limit)
+
+
+def _positive(weight: Tensor) -> Tensor:
+    """1 for each point of positive weight, else 0."""
+    return (weight > 0).to(weight.dtype)
 
 
 def _given(value: Tensor | None) -> Tensor:

@@ -25,7 +25,7 @@ from knotflow.training.config import TrainingConfig
 from knotflow.training.data import check_data
 from knotflow.training.marginals import fit_marginals
 from knotflow.training.objectives import Batch, Metric, Mix, make_loss
-from knotflow.training.own_samples import DrawPool
+from knotflow.training.replay import DrawPool
 
 with optional("training runs"):
     import lightning.pytorch as pl
@@ -72,7 +72,8 @@ def fit(
         energy: maps points to reduced energies; needed only for the reverse divergence.
         metric: measure of force errors, see `ForceMatching`.
         monitor: computes numbers from the flow at every checkpoint, to be logged and shown.
-        own: draws samples of the flow to train on, see `OwnSamples`; needed only with ``own_share``.
+        own: draws points of the flow to train on, see `knotflow.training.replay`; needed only with
+            ``own_share``.
         notes: additional notes for the model file, anything JSON can hold.
         progress: called with the steps done when training begins, every ``log_every`` steps or ten seconds,
             and at the end; not at all if the run is already finished.
@@ -127,8 +128,11 @@ def fit(
 def fingerprint(data: Batch) -> str:
     """A short hash of training data, so that a run is not continued with other data."""
     digest = hashlib.sha256()
-    for part in data:
-        digest.update(b"-" if part is None else part.detach().cpu().contiguous().numpy().tobytes())
+    for name, part in data._asdict().items():
+        if part is None:
+            digest.update(b"-" if name in ("force", "context") else b"")
+        else:
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -198,6 +202,11 @@ def _checked(name: str, flow: Flow, points: Batch | Tensor, mix: Mix, least: int
         raise ValueError(
             f"loss.force_matching needs forces of the {name} data: give Batch(x, force=...), or set it to 0."
         )
+    if mix.needs_target and data.log_target is None:
+        raise ValueError(
+            f"loss.energy_matching needs densities of the {name} data: give Batch(x, log_target=...), or set "
+            "it to 0."
+        )
     if data.force is not None and data.force.shape != data.x.shape:
         raise ValueError(
             f"forces of the {name} data must have the shape {tuple(data.x.shape)} of the points, got "
@@ -216,6 +225,13 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     found = read_json(path)
     with contextlib.suppress(ConfigError, KeyError):
         found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
+        if (folder / "model.safetensors").exists():
+            # The model of a finished run is returned with the networks it has, so their inputs may differ.
+            for flow in (found["flow"], description["flow"]):
+                for coupling in flow["couplings"]:
+                    del coupling["conditioner"]["unit_spread"]
+        found["training"].pop("own_after", None)  # of version 0.2
+        found["training"] = TrainingConfig.parse(found["training"]).plain()
     # Compiled or not, the result is the same; earlier versions compiled by default.
     training = {**description["training"], "compile": found.get("training", {}).get("compile")}
     refuse_others(folder, "a run", found, {**description, "training": training})

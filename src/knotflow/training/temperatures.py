@@ -54,7 +54,8 @@ def load_ladder(
     hot = internal_frames(file, coordinates, progress, ladder=True)
     if not (hot.temperature > system.temperature).all():
         raise ValueError(f"{file} must hold frames above the {system.temperature:g} K of {path}.")
-    rows = torch.from_numpy(~np.isin(_moments(hot), _moments(target)[found.split.mask()]))
+    held_out = np.isin(_moments(hot), _moments(target)[found.split.mask()])
+    rows = torch.from_numpy(~held_out)[hot.usable]
     warm = Batch(hot.q[rows], hot.score[rows], hot.temperature[rows, None])
 
     def at_target(data: Batch) -> Batch:
@@ -93,13 +94,13 @@ def conditioned(data: Batch, temperatures: TemperatureRange, domains: Sequence[D
     """
     temperature = cast(Tensor, data.context)[:, 0]
     stretch = temperatures.stretch(temperature.to(data.x), domains)
-    return Batch(
-        temperatures.cooled(data.x, temperature, domains),
-        cast(Tensor, data.force) * stretch,
-        temperatures.context(temperature).to(data.x),
+    return data._replace(
+        x=temperatures.cooled(data.x, temperature, domains),
+        force=cast(Tensor, data.force) * stretch,
+        context=temperatures.context(temperature).to(data.x),
     )
 
 
 def _moments(frames: InternalFrames) -> NDArray[np.int64]:
-    """A number for each moment of each replica."""
+    """A number for the moment and the replica of each row of the file."""
     return frames.replica.astype(np.int64) * 2**40 + frames.frame

@@ -57,7 +57,9 @@ def noted_training(notes: Mapping[str, Any]) -> dict[str, Any]:
     if notes.get("split"):
         found["data"] = _named(notes["split"]["file"], notes["split"]["frames"])
     if notes.get("choice"):
-        found |= _choice(MoleculeTraining.parse(notes["choice"]))
+        # Version 0.2 and before had own samples in the place of the refinement.
+        known = {key: value for key, value in notes["choice"].items() if key != "own_samples"}
+        found |= _choice(MoleculeTraining.parse(known))
     return found
 
 

@@ -1,0 +1,153 @@
+r"""Refinement with the energy: a generator that has learned its frames goes on with points of its own.
+
+Frames are few, and their likelihood is a noisy guide: near the optimum, the gradient of $-\log p$ over a
+batch is mostly noise. Energies and forces are exact. So the refinement draws hundreds of thousands of points
+(`knotflow.training.replay`), matches forces and densities there, and keeps the frames as an anchor. It goes
+on in cycles, each twice as long as the last, in each of which the learning rate falls to zero. It stops by
+itself when a cycle no longer improves the weights of fresh samples.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from knotflow.dynamics.masses import Masses
+from knotflow.files import read_json, write_json
+from knotflow.flows import Flow
+from knotflow.progress import Progress, silent
+from knotflow.training.config import TrainingConfig
+from knotflow.training.objectives import Batch, Metric
+from knotflow.training.replay import Replay, Wells
+from knotflow.training.run import fit
+
+if TYPE_CHECKING:
+    from knotflow.energies import MolecularEnergy
+    from knotflow.flows.boltzmann import BoltzmannGenerator
+
+OWN_SHARE: Final = 0.75
+"""Share of points of the model itself in a batch; the rest are frames."""
+ENERGY_WEIGHT: Final = 0.5
+"""Weight of the squared error of log-densities, relative to the likelihood."""
+RATE: Final = 0.5
+"""Largest learning rate of a cycle, relative to that of the training before."""
+ROUNDS: Final = 4
+"""Rounds of new points in the first cycle; later cycles have rounds of the same length."""
+POINTS: Final = 100
+"""Points drawn in a round, for each of its steps."""
+CYCLES: Final = 4
+"""Largest number of cycles."""
+GAIN: Final = 0.1
+"""A cycle after which -log of the effective sample size is not lower by this share is the last."""
+
+
+def refine(
+    generator: BoltzmannGenerator,
+    train: Batch,
+    training: TrainingConfig,
+    folder: Path,
+    *,
+    energy: MolecularEnergy,
+    masses: Masses,
+    metric: Metric | None = None,
+    validation: Batch | None = None,
+    progress: Progress | None = None,
+) -> tuple[Flow, list[dict[str, Any]]]:
+    """Refine the flow of a trained generator; returns the best flow, and the figures of every cycle.
+
+    Called again, an interrupted refinement resumes.
+
+    Args:
+        generator: the generator; its flow is the start.
+        train: the frames it was trained on, with scores.
+        training: how it was trained; the first cycle has half as many steps.
+        folder: gets a folder for each cycle, with the files of `fit`.
+        energy: energy of the molecule.
+        masses: masses of the atoms, at the temperature of the energy.
+        metric: measure of force errors.
+        validation: frames held out.
+        progress: called with the progress of each cycle.
+    """
+    steps = max(1, training.steps // 2)
+    every = max(1, steps // ROUNDS)
+    wells = Wells.of(generator.flow, train.x)
+    replay = Replay(generator, energy, masses, wells, folder / "replay", n=max(POINTS * every, 1000))
+    anchor, held_out = (None if data is None else _with_target(replay, data) for data in (train, validation))
+    assert anchor is not None
+    flow, best, history = generator.flow, None, list[dict[str, Any]]()
+    before = _measured(replay, flow, folder / "start.json", training.seed)
+    for number in range(CYCLES):
+        length = steps * 2**number
+        cycle = folder / f"cycle-{number + 1}"
+        report = progress or silent
+        note = ", ".join(f"{key} {100 * value:.1f} %" for key, value in before.items()) + " before"
+        flow = fit(
+            flow,
+            anchor,
+            _config(training, length, every),
+            cycle,
+            validation=held_out,
+            metric=metric,
+            own=replay,
+            progress=_noted(f"refining, cycle {number + 1}", note, report),
+        )
+        replay.offset += length
+        found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
+        history.append({"steps": length, **found})
+        lost, was = (-math.log(max(figures["ess"], 1e-12)) for figures in (found, before))
+        if best is None or found["ess"] >= before["ess"]:
+            best, before = flow, found
+        if lost > (1 - GAIN) * was:
+            break
+    replay.clear()
+    return best or generator.flow, history
+
+
+def _config(training: TrainingConfig, steps: int, every: int) -> TrainingConfig:
+    """The settings of a cycle."""
+    return training.model_copy(
+        update={
+            "steps": steps,
+            "learning_rate": RATE * training.learning_rate,
+            "schedule": "cosine",
+            "marginals": 0,
+            "warm_up": min(50, steps),
+            "loss": training.loss.model_copy(update={"energy_matching": ENERGY_WEIGHT, "reverse_kl": 0.0}),
+            "own_share": OWN_SHARE,
+            "checkpoint_every": every,
+        }
+    )
+
+
+def _with_target(replay: Replay, data: Batch) -> Batch:
+    """Frames with densities, and weights of one; those that the energy does not allow are left out."""
+    score, log_target = replay.judged(data.x)
+    fine = log_target.isfinite()
+    ones = torch.ones_like(data.x[:, 0])
+    return Batch(data.x[fine], score[fine], None, log_target[fine].to(data.x), ones[fine])
+
+
+def _measured(replay: Replay, flow: Flow, path: Path, seed: int) -> dict[str, float]:
+    """Figures of fresh samples, measured once."""
+    if path.exists():
+        found: dict[str, float] = read_json(path)
+        return found
+    random = torch.Generator(device=next(flow.parameters()).device).manual_seed(2**40 + seed)
+    q, log_prob = flow.sample_and_log_prob(replay.n, generator=random)
+    log_w: Tensor = replay.judged(q)[1] - log_prob.double()
+    figures = replay.figures(q, log_w.cpu().numpy())
+    write_json(path, figures)
+    return figures
+
+
+def _noted(title: str, before: str, progress: Progress) -> Progress:
+    """Progress under another title, with the figures before the cycle."""
+
+    def report(doing: str, done: float, total: float, note: str = "") -> None:
+        progress(title, done, total, f"{before}; {note}" if note else before)
+
+    return report
