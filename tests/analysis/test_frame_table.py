@@ -61,7 +61,7 @@ def test_data_are_those_held_back_with_the_forces_of_the_file(data, generator, e
     true, learned = found.forces
     assert np.allclose(true, expected) and learned.shape == expected.shape
     by_hand = ((learned - expected) ** 2).mean() / (expected**2).mean()
-    assert found.unexplained == pytest.approx(by_hand, rel=1e-5)
+    assert found.unexplained.value == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_structures_are_those_of_a_few_evenly_spaced_rows(data, generator, energy, monkeypatch) -> None:
@@ -200,4 +200,4 @@ def test_spaced_rows_are_different_and_within(n: int, most: int) -> None:
 def test_no_forces_leave_nothing_to_explain(generator, energy) -> None:
     found = observe_samples(generator, energy, 2, seed=0)
     empty = replace(found, flow_force=found.flow_force * np.nan)
-    assert math.isnan(empty.unexplained) and len(empty.forces[0]) == 0
+    assert math.isnan(empty.unexplained.value) and len(empty.forces[0]) == 0

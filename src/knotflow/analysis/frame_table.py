@@ -29,7 +29,7 @@ from knotflow.molecules.backbone import backbone_torsions
 from knotflow.molecules.coordinates import labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.statistics.estimates import Floats, Rows
+from knotflow.statistics.estimates import Estimate, Floats, Rows, blocks, spread
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
 from knotflow.storage.split import Bools, held_out
@@ -130,11 +130,19 @@ class FrameTable:
         return self.true_force[rows].astype(np.float64), self.flow_force[rows].astype(np.float64)
 
     @property
-    def unexplained(self) -> float:
-        r"""Share of `forces` that the flow has not learned, $\sum |f - f_0|^2 / \sum |f_0|^2$."""
+    def unexplained(self) -> Estimate:
+        r"""Share of `forces` that the flow has not learned, $\sum |f - f_0|^2 / \sum |f_0|^2$.
+
+        The error is over blocks of replicas.
+        """
         true, flow = self.forces
-        total = float((true**2).sum())
-        return float(((flow - true) ** 2).sum()) / total if total > 0 else math.nan
+        wrong, square = ((flow - true) ** 2).sum((1, 2)), (true**2).sum((1, 2))
+        total = float(square.sum())
+        if not total > 0:
+            return Estimate(math.nan)
+        share = float(wrong.sum()) / total
+        block = blocks(self.replica[self.kept[self.force_rows]])
+        return Estimate(share, spread((wrong - share * square) / total, block))
 
 
 STRUCTURE_COLUMNS: Final = ("kept", "positions", "coordinates", "true_force", "flow_force")
