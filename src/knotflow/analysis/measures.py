@@ -57,6 +57,11 @@ class Measure(Estimate):
 Measures = dict[str, Measure]
 
 
+def plain_measures(found: Measures) -> dict[str, Any]:
+    """Measures by name, as JSON can hold them."""
+    return {key: measure.plain() for key, measure in found.items()}
+
+
 def _measured(unit: str, /, **rows: tuple[Any, ...]) -> Measures:
     """Measures in one unit, each given by its text, its estimate and maybe a note."""
     return {key: Measure.of(*row, unit=unit) for key, row in rows.items()}

@@ -57,6 +57,14 @@ def train(
             "field judges; stops by itself. By default with the preset best.",
         ),
     ] = None,
+    temperatures: Annotated[
+        bool,
+        typer.Option(
+            "--temperatures",
+            help="One model of all temperatures of a tempering run: trains on DATA and on the .ladder.h5 "
+            "file beside it, which `knotflow simulate --method tempering` wrote.",
+        ),
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,
@@ -92,6 +100,8 @@ def train(
         knotflow train data/ala2.h5 --out runs/ala2
 
         knotflow train data/ala2.h5 --out runs/quick --preset quick --epochs 5
+
+        knotflow train data/warm.h5 --out runs/warm --temperatures
 
         knotflow train --config runs/ala2/train.toml --out runs/again --seed 1
     """

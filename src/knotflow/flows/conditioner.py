@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -115,6 +116,28 @@ class Conditioner(nn.Module):
         own = self.last.bias if self._reads else self.last.weight
         return torch.zeros_like(own).flatten() if own.grad is None else own.grad.flatten()
 
+    @torch.no_grad()
+    def given(self, context: Tensor) -> Conditioner:
+        """A copy without context that does at all points what this one does at one context (m,).
+
+        The context enters the first layer linearly, so it becomes a part of its biases.
+        """
+        found = copy.deepcopy(self)
+        found.context = 0
+        first = cast("nn.Linear", found.layers[0])
+        own = first.weight.split((first.in_features - self.context, self.context), 1)
+        if own[0].shape[1]:
+            first.in_features = own[0].shape[1]
+            first.weight = nn.Parameter(own[0].clone())
+            first.bias = nn.Parameter(first.bias + own[1] @ context.to(first.bias))
+            return found
+        found._reads = False
+        outputs = self(first.weight.new_empty(0), context)
+        constant = nn.Linear(1, len(outputs), bias=False, device="meta")
+        constant.weight = nn.Parameter(outputs[:, None])
+        found.layers = nn.ModuleList([constant])
+        return found
+
     def hidden(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Inputs of the output layer."""
         h = self.features(x, context)
@@ -185,6 +208,12 @@ class SeparateConditioners(nn.Module):
     def output_gradient(self) -> Tensor:
         """`Conditioner.output_gradient` of all networks, in the order of `forward`."""
         return self._together([part.output_gradient() for part in self.parts])
+
+    def given(self, context: Tensor) -> SeparateConditioners:
+        """`Conditioner.given` of all networks."""
+        found = copy.deepcopy(self)
+        found.parts = cast("Sequence[Conditioner]", nn.ModuleList(part.given(context) for part in self.parts))
+        return found
 
     def _together(self, outputs: Sequence[Tensor]) -> Tensor:
         total = sum(self.shares)

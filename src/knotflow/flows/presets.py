@@ -97,6 +97,7 @@ def molecular_flow(
     bins: int | None = None,
     line_bins: int = 8,
     order: int = 4,
+    context: int = 0,
 ) -> FlowConfig:
     """A flow fitted to the shape of a molecule's data.
 
@@ -119,6 +120,7 @@ def molecular_flow(
         bins: bins or components of the turning torsions; by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
         order: order of all B-splines.
+        context: number of components of the context.
     """
     domains = fitted_domains(coordinates, q)
     stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
@@ -133,7 +135,7 @@ def molecular_flow(
         )
     ]
     conditioner = {"hidden": list(hidden), "frequencies": frequencies}
-    return _config(domains, layers, conditioner, whitened=bool(stiff))
+    return _config(domains, layers, conditioner, whitened=bool(stiff), context=context)
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -176,10 +178,12 @@ def _config(
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
     whitened: bool = False,
+    context: int = 0,
 ) -> FlowConfig:
     """The configuration of layers, each of which has pairs and their transform."""
     couplings = []
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
         couplings += options.couplings(domains, pairs)
-    return FlowConfig.parse({"domains": domains, "couplings": couplings, "whitened": whitened})
+    table = {"domains": domains, "couplings": couplings, "whitened": whitened, "context": context}
+    return FlowConfig.parse(table)

@@ -108,7 +108,7 @@ class Replay:
 
     With internal coordinates $q$, their volume $L = \log|\partial x/\partial q|$ and the energy $u$ in kT,
     the density to be learned is $\log \pi = L(q) - u(x(q))$. The score is its gradient, as for frames of a
-    simulation (`knotflow.training.molecules.load_data`). Points of wrong handedness, with a stiff torsion
+    simulation (`knotflow.training.frames.load_data`). Points of wrong handedness, with a stiff torsion
     more than half a turn from its middle, or with anything not finite have no weight.
 
     Args:
