@@ -98,7 +98,9 @@ def test_refused() -> None:
     with pytest.raises(ValueError, match="has no linear map"):
         no_lines.whiten(torch.rand(10, 1))
     flow = make("whitened-4d")
-    with pytest.raises(ValueError, match="a linear map of 3 lines needs at least twice as many points, got 5"):
+    with pytest.raises(
+        ValueError, match="a linear map of 3 lines needs at least twice as many points, got 5"
+    ):
         flow.whiten(points(flow, 5))
     with pytest.raises(ValueError, match=r"expected points of shape \(\.\.\., 4\)"):
         flow.whiten(points(flow, 50)[:, :3])
