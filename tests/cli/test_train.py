@@ -102,7 +102,14 @@ def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -
     names = {name for _, name, _ in read_log(Path("a/log.csv"))}
     assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess"}
     names = {name for _, name, _ in read_log(Path("a/refinement/cycle-1/log.csv"))}
-    assert names >= {"nll", "force_matching", "energy_matching", "validation_nll", "own_ess", "own_ess_clipped"}
+    assert names >= {
+        "nll",
+        "force_matching",
+        "energy_matching",
+        "validation_nll",
+        "own_ess",
+        "own_ess_clipped",
+    }
     assert "reverse_kl" not in names
     assert "force_matching" in said and "reverse_kl" in said
 

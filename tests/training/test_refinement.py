@@ -95,7 +95,13 @@ def test_what_is_left_in_the_folder(refined: tuple[Path, BoltzmannGenerator]) ->
     for number, steps in ((1, 12), (2, 24)):
         log = read_log(folder / f"cycle-{number}" / "log.csv")
         names = {name for _, name, _ in log}
-        assert names >= {"nll", "force_matching", "energy_matching", "validation_nll", "validation_force_matching"}
+        assert names >= {
+            "nll",
+            "force_matching",
+            "energy_matching",
+            "validation_nll",
+            "validation_force_matching",
+        }
         every = 12 // refinement.ROUNDS
         for name in ("own_ess", "own_ess_clipped"):
             assert [step for step, other, _ in log if other == name] == list(range(1, steps + 1, every))

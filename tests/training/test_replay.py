@@ -15,7 +15,17 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules import MolecularSystem
 from knotflow.training import Replay, replay
 from knotflow.training.molecules import load_data
-from knotflow.training.replay import FEWEST, HEAVIEST, KEPT, REJECTED, TRUST, WORST, Wells, effective_share, trusted
+from knotflow.training.replay import (
+    FEWEST,
+    HEAVIEST,
+    KEPT,
+    REJECTED,
+    TRUST,
+    WORST,
+    Wells,
+    effective_share,
+    trusted,
+)
 from tests.analysis.generators import (
     ANGLE,
     LENGTH,
