@@ -2,8 +2,10 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from benchmarks.models import (
 )
 from benchmarks.molecules import Run, Settings, evaluation_table, time_evaluations
 from benchmarks.report import progress
+from benchmarks.tabular import CANDIDATES, Splits, splits, table_of, trained, with_noise
+from benchmarks.tabular import Settings as TabularSettings
 from benchmarks.timing import Cell
 from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
@@ -161,6 +165,44 @@ def test_a_step_with_forces_has_six_products_for_each_layer() -> None:
     )
     assert 2.5 < likelihood <= 3
     assert forces == pytest.approx(6, rel=0.05)
+
+
+def test_tables_are_split_and_standardised_by_their_training_rows() -> None:
+    """The noise is narrower than the steps of a column: rounding down gives the table back."""
+    random = torch.Generator().manual_seed(0)
+    steps = torch.tensor([0.5, 3.0, 1.0]).double()
+    rows = steps * torch.randint(50, (500, 3), generator=random)
+    rows[:, 2] = 7.0
+    noisy = with_noise(rows, random)
+    assert torch.equal(steps * (noisy / steps).floor(), rows)
+    assert all(len(column.unique()) == 500 for column in noisy.T)
+    parts = splits(rows, seed=1)
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [300, 100, 100]
+    torch.testing.assert_close(parts.train.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(parts.train.std(0), torch.ones(3))
+    assert bool((parts.test.mean(0).abs() > 1e-3).all())
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_flows_for_tables_are_taken_at_their_best_validation(name: str) -> None:
+    build, log_prob = CANDIDATES[name]
+    torch.manual_seed(0)
+    x = 0.3 * torch.randn(60, 3)
+    data, settings = Splits(x[:20], x[20:40], x[40:]), TabularSettings(seconds=50, check_every=1)
+    flow = build(3)
+    with torch.no_grad():
+        before = float(log_prob(flow, data.test).mean())
+    found, best_step, steps = trained(flow, log_prob, data, settings, seed=0, clock=count().__next__)
+    assert 0 < best_step <= steps == 49
+    with torch.no_grad():
+        assert float(log_prob(flow, data.test).mean()) == found > before
+
+
+def test_tables_need_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn"):
+        table_of("wine")
 
 
 def test_a_regression_is_found_and_a_slow_spell_is_not() -> None:

@@ -1,10 +1,13 @@
 """Deviations between simulations: near one error bar for the same distribution, far for another."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from knotflow.analysis.agreement import agreement, observe
+from knotflow.statistics.estimates import Estimate
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 from tests.molecules.molecules import molecule
@@ -37,3 +40,16 @@ def test_other_distributions_are_noticed(tmp_path: Path) -> None:
     a = observe(made_up(tmp_path / "a.h5", 1))
     assert abs(agreement(a, observe(made_up(tmp_path / "b.h5", 2, energy=2.0))).energy) > 6
     assert agreement(a, observe(made_up(tmp_path / "c.h5", 3, stretch=1.03))).bonds > 4
+
+
+def test_what_was_visited_rarely_or_by_one_replica_is_not_compared(tmp_path: Path) -> None:
+    a, b = observe(made_up(tmp_path / "a.h5", 1)), observe(made_up(tmp_path / "b.h5", 2))
+    frames, replicas = a.counts["left"]
+    assert frames == round(2000 * a.averages["left"].value) and replicas <= 40
+    known = [replace(e, counts=e.counts | {"left": (100, 10)}) for e in (a, b)]
+    some = {"left": Estimate(0.02, 0.002)}, {"left": Estimate(1 / 600, 1 / 600)}
+    ours, theirs = (replace(e, averages=e.averages | s) for e, s in zip(known, some, strict=True))
+    assert agreement(ours, theirs).left > 6
+    assert math.isnan(agreement(ours, replace(theirs, counts=b.counts | {"left": (1, 1)})).left)
+    lonely = replace(b, averages=b.averages | {"energy": Estimate(3.0)})
+    assert math.isnan(agreement(a, lonely).energy)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from knotflow.analysis.chain_summary import side_with_error, summarise_chains
+from knotflow.analysis.chain_summary import summarise_chains
+from knotflow.analysis.free_energy import side_of_frames
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 from tests.analysis.generators import chain
@@ -83,5 +84,5 @@ def test_chains_that_are_too_short_or_never_move(tmp_path: Path) -> None:
 def test_sides_have_errors_from_replicas_not_from_frames() -> None:
     random = np.random.default_rng(3)
     sign = np.where(random.random(50) < 0.5, -1.0, 1.0)  # every replica stays where it began
-    found = side_with_error(np.repeat(sign, 100), np.repeat(np.arange(50), 100))
+    found = side_of_frames(np.repeat(sign, 100), np.repeat(np.arange(50), 100))
     assert found.error == pytest.approx(1 / math.sqrt(0.25 * 50), rel=0.25)

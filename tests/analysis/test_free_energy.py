@@ -14,6 +14,8 @@ from knotflow.analysis.free_energy import (
     nll_limit,
     reverse_kl,
     side_difference,
+    side_of_frames,
+    side_of_samples,
 )
 
 SCALE, SHIFT, OFFSET = 0.7, 0.6, -150.0
@@ -178,3 +180,57 @@ def test_sides_of_a_torsion() -> None:
     assert side_difference(phi, np.array([1.0, 0.0, 1.0, 8.0])) == pytest.approx(-math.log(4))
     assert side_difference(phi[:3]) == math.inf and side_difference(phi[3:]) == -math.inf
     assert math.isnan(side_difference(phi, np.zeros(4))) and math.isnan(side_difference(phi[:0]))
+
+
+def telegraph(n: int, replicas: int, p: float, stay: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles at phi > 0 with probability p, drawn anew at each step with probability 1 - stay; replicas."""
+    random = np.random.default_rng(seed)
+    x = random.random((n, replicas)) < p
+    for row in range(1, n):
+        kept = random.random(replicas) < stay
+        x[row, kept] = x[row - 1, kept]
+    return np.where(x, 1.0, -1.0).T.ravel(), np.repeat(np.arange(replicas), n)
+
+
+@pytest.mark.parametrize("replicas", [2, 20])
+def test_error_of_sides_is_that_of_correlated_frames(replicas: int) -> None:
+    """A chain that keeps its side with probability s has the autocorrelation time (1 + s)/(1 - s)."""
+    p, stay, n = 0.1, 0.9, 40_000
+    error = math.sqrt((1 + stay) / (1 - stay) / (n * p * (1 - p)))
+    found = [side_of_frames(*telegraph(n // replicas, replicas, p, stay, seed)) for seed in range(8)]
+    assert np.mean([one.error for one in found]) == pytest.approx(error, rel=0.25)
+    z = np.array([(one.value - math.log((1 - p) / p)) / one.error for one in found])
+    assert 0.3 < math.sqrt((z**2).mean()) < 2
+
+
+def test_a_long_visit_is_one_visit() -> None:
+    """A third of a trajectory in one visit fills several blocks, but who knows when the next one comes?"""
+    replica, phi = np.zeros(900), np.full(900, -1.0)
+    phi[300:600] = 1.0
+    once = side_of_frames(phi, replica)
+    assert once.value == pytest.approx(math.log(2)) and math.isnan(once.error)
+    phi[:] = np.where(np.arange(900) // 100 % 3 == 1, 1.0, -1.0)
+    assert side_of_frames(phi, replica).error > 0.5  # three visits
+
+
+@pytest.mark.parametrize(("visits", "known"), [(0, False), (1, False), (2, False), (3, True)])
+def test_few_visits_of_a_side_have_no_error(visits: int, known: bool) -> None:
+    phi, replica = np.full(600, -1.0), np.repeat(np.arange(20), 30)
+    phi[: 60 * visits : 60] = 1.0
+    found = side_of_frames(phi, replica)
+    assert found.value == (pytest.approx(math.log(600 / visits - 1)) if visits else math.inf)
+    assert math.isfinite(found.error) == known
+    # Three visits: the error of the logarithm of a Poisson number is about 1/√3.
+    assert not known or 0.4 < found.error < 0.9
+
+
+def test_a_sample_with_all_the_weight_of_its_side_counts_once() -> None:
+    random = np.random.default_rng(0)
+    phi, w = np.where(random.random(2000) < 0.1, 1.0, -1.0), np.ones(2000)
+    equal = side_of_samples(phi, w)
+    assert equal.error == pytest.approx(1 / math.sqrt(2000 * 0.1 * 0.9), rel=0.2)
+    assert equal == side_of_samples(phi)
+    w[np.flatnonzero(phi > 0)[0]] = 1000.0
+    heavy = side_of_samples(phi, w)
+    assert math.isfinite(heavy.value) and math.isnan(heavy.error)
+    assert math.isnan(side_of_samples(phi, np.zeros(2000)).value)

@@ -160,12 +160,6 @@ def test_rare_visits_have_no_error_bar() -> None:
     assert "visited too rarely" in found.note
 
 
-def test_data_of_wrong_handedness_is_said() -> None:
-    frames = samples(200)
-    note = measures.counts(frames, frames)["wrong_handed"].note
-    assert note.startswith(f"and {(~frames.handed).sum()} frames of the data")
-
-
 def test_plain_measures() -> None:
     assert Measure(1.0, 0.5, "a", "kT").plain() == {"text": "a", "value": 1.0, "error": 0.5, "unit": "kT"}
     assert Measure.of("a", math.inf, note="why").plain() == {

@@ -1,6 +1,7 @@
 """``knotflow evaluate`` as a user runs it: tables, metrics.json, the same numbers again, and refusals."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 import knotflow as kf
 from knotflow.energies import TorchForceField, choose
 from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
+from tests.analysis.ladders import ladder_data, warm_generator
 
 
 @pytest.fixture
@@ -82,6 +84,26 @@ def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) ->
     status, _ = run(str(made / "chain"), str(made / "chain.h5"), "--samples", "100", "--out", "m.json")
     assert status == 0
     assert json.loads(Path("m.json").read_text())["about"]["energy"] == "TorchForceField"
+
+
+def test_temperatures_of_a_model_beside_those_of_the_simulation(run, tmp_path: Path) -> None:
+    data = ladder_data(tmp_path / "warm.h5", moments=20)
+    warm_generator().save(tmp_path / "warm.safetensors")
+    options = ["--samples", "300", "--temperature", "300", "--temperature", "400", "--out", "m.json"]
+    status, said = run("warm.safetensors", str(data), *options)
+    assert status == 0 and "chain at 300 K: 300 samples" in said
+    for text in ("Temperatures: weighted", "400 K", "J/mol/K", "samples at 400 K", "3Nk/2 = 49.9 J/mol/K"):
+        assert text in said, text
+    cold, warm = json.loads(Path("m.json").read_text())["temperatures"]
+    assert (cold["temperature"], warm["temperature"]) == (300.0, 400.0)
+    assert cold["measures"]["free_energy"]["value"] == cold["reference"]["free_energy"]["value"] == 0
+    for name in ("free_energy", "energy", "heat_capacity"):
+        own, other = warm["measures"][name], warm["reference"][name]
+        gap, error = own["value"] - other["value"], math.hypot(own["error"], other["error"])
+        assert abs(gap) < 5 * error, name
+    status, said = run("warm.safetensors", str(data), "--temperature", "500", "--out", "n.json")
+    assert status == 2 and "was trained from 300 to 450 K, got 500 K; choose" in said
+    assert not Path("n.json").exists()
 
 
 def test_bad_input_is_explained_and_writes_nothing(run, made: Path, tmp_path: Path) -> None:

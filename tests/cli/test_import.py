@@ -1,5 +1,6 @@
 """``knotflow import`` as a user runs it: what it says at the end, and refusals that leave nothing behind."""
 
+import json
 import re
 import signal
 import subprocess
@@ -207,4 +208,34 @@ def test_an_interrupt_leaves_nothing(tmp_path, system) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0 and "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_what_was_exchanged_and_set_aside_is_said_in_a_line_each(run, tmp_path, system) -> None:
+    positions = jiggle(system, 20)
+    positions[5:, [2, 3]] = positions[5:, [3, 2]]
+    positions[:2] *= -1
+    np.savez("a.npz", positions=positions)
+    done = subprocess.run(
+        [COMMAND, "import", "a.npz", "--out", "data.h5", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert "2 of 20 frames are of the other hand than the structure at ALA2-CA, and were set aside." in lines
+    assert (
+        "In 15 of 18 frames the labels of equivalent hydrogens (H2/H3 of ACE1) were exchanged to match the "
+        "structure."
+    ) in lines
+    found = json.loads(done.stdout)
+    assert (found["frames"], found["relabelled"], found["mirrored"]) == (18, 15, 2)
+
+
+def test_a_mirrored_trajectory_is_refused(run, tmp_path, system) -> None:
+    np.savez("a.npz", positions=-jiggle(system, 20))
+    status, said = run("a.npz", "--out", "data.h5")
+    assert (
+        status == 2 and "20 of 20 frames in a.npz are of the other hand than the structure at ALA2-CA" in said
+    )
+    assert "import the trajectory with the structure it was made with." in said
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

@@ -88,6 +88,7 @@ def test_handedness(run, tmp_path: Path, model: BoltzmannGenerator) -> None:
     mirrored, drawn = found.provenance["mirrored"], found.provenance["drawn"]
     assert f"Wrong handedness: {mirrored:,} of {drawn:,} drawn" in said and "left out" in said
     assert 0 < mirrored < drawn
+    assert ("so the data of the training probably were, too" in said) == (2 * mirrored > drawn)
     status, said = run("model.safetensors", "-n", "50", "--out", "b.h5", "--keep-mirrored")
     kept = read_samples(tmp_path / "b.h5")
     right = model.chirality.matches(torch.from_numpy(kept.positions))

@@ -11,6 +11,8 @@ from pathlib import Path
 import mdtraj
 import pytest
 
+from knotflow.molecules.system import ala2
+from knotflow.simulation.run import Simulation
 from knotflow.storage import trajectory
 from tests.cli.test_commands import run
 
@@ -36,6 +38,43 @@ def test_frames_of_ala2(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.h5", "a.h5.state", "a.h5.toml"]
 
 
+TEMPERING = ["--method", "tempering", "--rungs", "2", "--highest", "330", "--equilibration", "0.1"]
+
+
+def begun(path: Path, *, earlier: bool = False) -> None:
+    """A tempering run that has its spread and equilibration behind it; ``earlier``: of an earlier version."""
+    settings = {"method": "tempering", "rungs": 2, "highest_temperature": 330.0, "equilibration": 0.1}
+    run = Simulation.planned(path, ala2(), 0.004, replicas=2, **settings)
+    made = {key: value for key, value in run._provenance.items() if not earlier or key != "ladder_every"}
+    trajectory.create(path, run.system, made)
+    run.state.block = 2
+    run.state.save(run.state_path)
+
+
+def test_tempering_says_its_cost_and_keeps_all_temperatures(tmp_path: Path) -> None:
+    begun(tmp_path / "a.h5")
+    done = run(tmp_path, "simulate", "--out", "a.h5", *TEMPERING, "--ns", "0.016", "--json")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "2 ladders, engine openmm, 16 frames in all temperatures of a ladder: 300, 330 K" in said
+    assert "4 walkers, 0.0 ns of all of them together, roughly " in said
+    assert "in a.ladder.h5 (frames at 330 to 330 K every 1 ps)" in said
+    assert "exchanges " in said and " round trip" in said and " left, " in said
+    found = json.loads(done.stdout)
+    assert found["ladder_file"] == "a.ladder.h5" and found["ladder"] == [300.0, 330.0]
+    assert len(found["exchange_rates"]) == 1 and found["exchange_rates"][0] > 0
+    frames = trajectory.read(tmp_path / "a.ladder.h5", ladder=True)
+    assert len(frames) == found["frames"] == 16 and set(frames.temperature.tolist()) == {330.0}
+
+
+def test_tempering_of_an_earlier_version_goes_on_as_it_was(tmp_path: Path) -> None:
+    begun(tmp_path / "a.h5", earlier=True)
+    done = run(tmp_path, "simulate", "--out", "a.h5", *TEMPERING, "--ns", "0.004")
+    assert done.returncode == 0, done.stderr
+    assert "earlier version, so only frames at 300 K are kept" in " ".join(done.stderr.split())
+    assert not (tmp_path / "a.ladder.h5").exists() and len(trajectory.read(tmp_path / "a.h5")) == 4
+
+
 @pytest.mark.slow
 def test_torch_engine_with_tempering(tmp_path: Path) -> None:
     arguments = ["--engine", "torch", "--method", "tempering", "--replicas", "4", "--ns", "0.008"]
@@ -44,6 +83,7 @@ def test_torch_engine_with_tempering(tmp_path: Path) -> None:
     assert "accepted exchanges" in done.stdout and "round trips" in done.stdout
     assert "torch.compile failed" not in done.stderr
     assert len(trajectory.read(tmp_path / "a.h5")) == 8
+    assert len(trajectory.read(tmp_path / "a.ladder.h5", ladder=True)) == 8 * 2
 
 
 def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def rough_generator(family: str) -> BoltzmannGenerator:
     bond, angle = widths()
     domains: list[kf.Domain] = [kf.Line(LENGTH - 5 * bond, LENGTH + 5 * bond)] * 3
     domains += [kf.Line(ANGLE - 5 * angle, ANGLE + 5 * angle)] * 2
+    torch.manual_seed(0)
     flow = kf.Flow.on(
         [*domains, kf.Circle(-math.pi, math.pi)],
         rounds=1,

@@ -92,7 +92,7 @@ def test_two_states_have_the_known_transitions_and_autocorrelation_time() -> Non
     assert chains.moves["flow"].acceptance == pytest.approx(accepted, abs=0.003)
 
 
-@pytest.mark.parametrize("size", [0.0, 0.4])
+@pytest.mark.parametrize("size", [0.0, 0.3])
 def test_moments_of_a_normal_do_not_depend_on_the_flow(size: float) -> None:
     sampler = FlowMonteCarlo(flow_on(Normal.domains, size), Normal())
     state = sampler.run(sampler.start(500, seed=1), 100).state

@@ -99,6 +99,20 @@ def test_rotations_are_learned_on_circles_unless_a_family_says_no() -> None:
     assert phases(transform={"phase": False}) == phases(transform=kf.BSpline(4)) == {False}
 
 
+@pytest.mark.parametrize("family", ["bspline", "rq"])
+@pytest.mark.parametrize(("dim", "bins"), [(1, 32), (8, 32), (16, 16), (32, 8), (64, 8)])
+def test_wide_data_get_fewer_bins(family: str, dim: int, bins: int) -> None:
+    """Unless a number is given, also by a family; so outputs of networks grow slowly."""
+
+    def found(transform: Any) -> set[int]:
+        config = default_config([kf.Line()] * dim, transform=transform)
+        return {coupling.transform.bins for coupling in config.couplings}
+
+    assert found(family) == found({"family": family}) == {bins}
+    assert found({"family": family, "bins": 20}) == {20}
+    assert found(kf.BSpline()) == {32}
+
+
 @pytest.mark.parametrize(("key", "kind"), [("phase", "Circle"), ("affine", "Line")])
 def test_options_without_effect_are_refused(key: str, kind: str) -> None:
     message = f"transform: {key} is for coordinates on a {kind}, and none of these is; leave it out"

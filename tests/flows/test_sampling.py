@@ -66,9 +66,20 @@ def test_a_hopeless_model_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "PATIENCE", 3)
     monkeypatch.setattr(model.chirality, "matches", lambda x: torch.zeros(len(x), dtype=torch.bool))
     with pytest.raises(
-        ValueError, match=r"of 150 samples drawn, 150 have a wrong handedness .*keep-mirrored"
+        ValueError,
+        match=r"of 150 samples drawn, 150 have a wrong handedness .*; most samples are of the other hand "
+        r"than the structure, so the data of the training probably were, too: .* again; .*keep-mirrored",
     ):
         Sampler(model).take(1)
     assert len(Sampler(model, keep_mirrored=True).take(1)[0]) == 1
+
+    def broken(n: int, **_):
+        return torch.full((n, 22, 3), math.nan), torch.full((n,), math.nan)
+
+    monkeypatch.setattr(model, "sample_and_log_prob", broken)
+    with pytest.raises(
+        ValueError, match=r"150 are not finite, .*; the model is damaged or hardly trained: tr"
+    ):
+        Sampler(model).take(1)
     with pytest.raises(ValueError, match="seed must be a whole number"):
         Sampler(model, -1)

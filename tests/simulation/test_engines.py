@@ -49,7 +49,7 @@ def test_spring_has_its_known_distribution(engine: str) -> None:
     walkers.positions[:, 0, 1, 0] = np.random.default_rng(0).choice(grid, groups, p=density)
     todo = task("dimer", groups, walkers=walkers, frames=20, interval=100, exchange=100)
     done = run_task(make(engine, "dimer"), todo)
-    positions = done.positions.astype(np.float64)
+    positions = done.cold.positions.astype(np.float64)
     lengths = np.linalg.norm(positions[..., 0, :] - positions[..., 1, :], axis=-1)
     by_replica = lengths.mean(1)
     assert by_replica.mean() == pytest.approx(mean, abs=4 * by_replica.std() / math.sqrt(groups))
@@ -64,17 +64,17 @@ def test_energies_and_forces_belong_to_the_positions(engine: str) -> None:
     system = molecule("ala2")
     done = run_task(make(engine, "ala2"), task("ala2", 3))
     with OpenMMEnergy(system, workers=1) as energy:
-        u, f = energy.energy_and_force(torch.tensor(done.positions.astype(np.float64)))
+        u, f = energy.energy_and_force(torch.tensor(done.cold.positions.astype(np.float64)))
     # Positions are kept in float32, where stiff bonds turn 1e-8 nm into 0.01 kJ/mol/nm.
-    assert np.abs(done.energies / system.kT - u.numpy()).max() < 1e-3
-    assert np.abs(done.forces / system.kT - f.numpy()).max() < 0.05
-    assert np.abs(np.einsum("a,gfax->gfx", system.masses, done.positions)).max() < 1e-3
+    assert np.abs(done.cold.energies / system.kT - u.numpy()).max() < 1e-3
+    assert np.abs(done.cold.forces / system.kT - f.numpy()).max() < 0.05
+    assert np.abs(np.einsum("a,gfrax->gfrx", system.masses, done.cold.positions)).max() < 1e-3
 
 
 def same(a: Outcome, b: Outcome) -> bool:
     return (
-        np.array_equal(a.positions, b.positions)
-        and np.array_equal(a.energies, b.energies)
+        np.array_equal(a.cold.positions, b.cold.positions)
+        and np.array_equal(a.cold.energies, b.cold.energies)
         and np.array_equal(a.walkers.velocities, b.walkers.velocities)
         and np.array_equal(a.walkers.rungs, b.walkers.rungs)
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from knotflow.molecules.units import BOLTZMANN
-from knotflow.simulation.tempering import Ladder, geometric_ladder
+from knotflow.simulation.tempering import Exchanges, Ladder, geometric_ladder
 
 
 def test_ladder_is_geometric_and_ends_where_asked() -> None:
@@ -80,3 +80,20 @@ def test_exchanges_keep_boltzmann_distributions() -> None:
         on_rung = energies[ladder.rungs == rung] / unit
         assert on_rung.mean() == pytest.approx(n / 2, abs=4 * math.sqrt(n / 2 / groups))
         assert on_rung.var() == pytest.approx(n / 2, rel=0.05)
+
+
+def test_exchanges_are_summed_up_and_poor_ones_are_noticed() -> None:
+    def of(*accepted: int, tried: int = 200) -> Exchanges:
+        return Exchanges(np.full(len(accepted), tried), np.array(accepted), 3)
+
+    ladder = (300.0, 400.0, 500.0)
+    assert str(of(100, 60)) == "exchanges 40 % (least 30 %), 3 round trips"
+    assert of(100, 60).warning(ladder) is None and of(100, 20).warning(ladder) is None
+    warning = of(100, 8).warning(ladder)
+    assert (
+        warning is not None and "at 400 and 500 K exchange in only 4 %" in warning and "--rungs 5" in warning
+    )
+    assert of(1, 1, tried=50).warning(ladder) is None  # too early to tell
+    assert not of(0, 0, tried=0) and of(0, 0, tried=0).warning(ladder) is None
+    assert not Exchanges(np.zeros(0, int), np.zeros(0, int), 0)
+    assert Exchanges(np.zeros(0, int), np.zeros(0, int), 0).warning((300.0,)) is None

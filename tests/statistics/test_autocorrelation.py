@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 
-from knotflow.statistics.autocorrelation import autocorrelation, autocorrelation_time
+from knotflow.statistics.autocorrelation import (
+    autocorrelation,
+    autocorrelation_time,
+    stretches,
+    table_of_chains,
+)
 
 
 def autoregressive(memory: float, n: int, chains: int, seed: int = 0) -> np.ndarray:
@@ -51,3 +56,17 @@ def test_what_cannot_be_told() -> None:
     assert math.isnan(autocorrelation_time(np.array([1.0, math.nan, 2.0])))
     with pytest.raises(ValueError, match=r"\(n,\) or \(n, chains\)"):
         autocorrelation_time(np.ones((2, 2, 2)))
+
+
+def test_visits_are_stretches_of_a_chain() -> None:
+    inside = np.array([1, 1, 0, 1, 1, 0, 0, 1], dtype=bool)
+    assert stretches(inside, np.zeros(8)) == 3
+    assert stretches(inside, [0, 0, 0, 0, 1, 1, 1, 1]) == 4
+    # Chains take turns in the rows, as in files: 1 0 1 0 and 1 1 0 1.
+    assert stretches(inside, [5, 3] * 4) == 4
+    assert stretches(~inside, np.zeros(8)) == 2 and stretches(np.zeros(8), np.zeros(8)) == 0
+
+
+def test_chains_are_cut_to_the_shortest() -> None:
+    table = table_of_chains([1, 10, 2, 20, 3, 30, 40], [0, 7, 0, 7, 0, 7, 7])
+    assert table.tolist() == [[1, 10], [2, 20], [3, 30]]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from knotflow.statistics.estimates import (
     FEWEST_BLOCKS,
@@ -12,6 +13,7 @@ from knotflow.statistics.estimates import (
     bootstrap,
     mean,
     over_replicas,
+    share_interval,
     spread,
 )
 
@@ -165,3 +167,9 @@ def test_estimates_from_json() -> None:
     assert Estimate.read({"value": 1, "error": 0.5}) == Estimate(1.0, 0.5)
     found = Estimate.read({"slope": None}, "slope", "slope_error")
     assert math.isnan(found.value) and math.isnan(found.error)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 50, 100])
+def test_share_interval_is_that_of_wilson(count: int) -> None:
+    interval = stats.binomtest(count, 100).proportion_ci(2 * stats.norm.cdf(2) - 1, method="wilson")
+    assert share_interval(count, 100, 2.0) == pytest.approx((interval.low, interval.high))

@@ -54,7 +54,7 @@ def test_arrays_with_energies_and_forces_are_kept_as_they_are(tmp_path, system, 
         time=np.arange(6000) * 0.5,
     )  # fmt: skip
     read = []
-    n_frames = convert(
+    intake = convert(
         [tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", provenance={"x": 1}, progress=read.append
     )
     frames = trajectory.read(tmp_path / "out.h5")
@@ -66,7 +66,7 @@ def test_arrays_with_energies_and_forces_are_kept_as_they_are(tmp_path, system, 
     expected = np.concatenate([np.arange(1500), np.arange(1500), np.arange(1500, 3000), np.arange(1500)])
     np.testing.assert_array_equal(frames.frame, expected)
     assert read == sorted(read) and read[-1] == total_frames([tmp_path / "a.npz"]) == 6000 and len(read) > 2
-    assert n_frames == 6000
+    assert intake.used == 6000
     info = trajectory.open_info(tmp_path / "out.h5")
     assert info.provenance["x"] == 1 and info.provenance["sources"] == [str(tmp_path / "a.npz")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "out.h5"]
@@ -78,12 +78,12 @@ def test_what_is_missing_is_computed(tmp_path, system, energy, given) -> None:
     energies, forces = oracle(system, positions)
     arrays = {"energies": energies, "forces": forces}
     np.savez_compressed(tmp_path / "a.npz", positions=positions, **{name: arrays[name] for name in given})
-    n_frames = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
+    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     frames = trajectory.read(tmp_path / "out.h5")
     np.testing.assert_allclose(frames.energies, energies, rtol=0, atol=1e-2)
     np.testing.assert_allclose(frames.forces, forces, rtol=1e-4, atol=0.5)
     np.testing.assert_array_equal(frames.frame, np.arange(50))
-    assert n_frames == 50
+    assert intake.used == 50
 
 
 @pytest.mark.parametrize("suffix", ["dcd", "xtc", "trr", "nc", "pdb", "h5"])
@@ -123,7 +123,7 @@ def test_names_of_another_convention_are_accepted(tmp_path, system, energy) -> N
     for atom in topology.residue(2).atoms:
         atom.name = {"C": "CH3", "H1": "HH31", "H2": "HH32", "H3": "HH33"}.get(atom.name, atom.name)
     mdtraj.Trajectory(jiggle(system, 2), topology).save_hdf5(str(tmp_path / "a.h5"))
-    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5") == 2
+    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5").used == 2
 
 
 def test_rounding_stays_far_below_the_tolerances(system) -> None:
@@ -147,6 +147,47 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, system, energy, monkeypat
     monkeypatch.setattr(trajectory, "append", full)
     with pytest.raises(
         OSError, match=r"out\.h5 could not be written \(No space left on device\) and was not created"
+    ):
+        convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("given", [(), ("energies", "forces")])
+def test_labels_of_hydrogens_become_those_of_the_structure(tmp_path, system, energy, given) -> None:
+    """The same frames with two labels exchanged, forces included, give the same file."""
+    positions = jiggle(system, 40)
+    energies, forces = (a.astype(np.float32) for a in oracle(system, positions))
+    order = np.arange(22)
+    order[[2, 3]] = [3, 2]
+    for name, atoms in (("a", np.arange(22)), ("b", order)):
+        arrays = {"energies": energies, "forces": forces[:, atoms]}
+        chosen = {key: arrays[key] for key in given}
+        np.savez(tmp_path / f"{name}.npz", positions=positions[:, atoms], **chosen)
+        intake = convert([tmp_path / f"{name}.npz"], system, energy, tmp_path / f"{name}.h5")
+        assert intake.exchanged == (40 if name == "b" else 0) and intake.used == 40
+    a, b = (trajectory.read(tmp_path / f"{name}.h5") for name in "ab")
+    np.testing.assert_array_equal(a.positions, b.positions)
+    np.testing.assert_allclose(a.forces, b.forces, rtol=0, atol=1e-6 * np.abs(a.forces).max())
+    np.testing.assert_allclose(a.energies, b.energies, rtol=0, atol=1e-9)
+
+
+def test_mirror_images_are_set_aside_by_number(tmp_path, system, energy) -> None:
+    positions = jiggle(system, 20)
+    positions[[4, 12, 13]] *= -1
+    np.savez(tmp_path / "a.npz", positions=positions, segment=np.repeat([0, 1], 10))
+    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", stride=2)
+    frames = trajectory.read(tmp_path / "out.h5")
+    assert (intake.seen, intake.mirrored) == (10, 2), "frame 13 is skipped anyway"
+    np.testing.assert_array_equal(frames.positions, positions[[0, 2, 6, 8, 10, 14, 16, 18]])
+    np.testing.assert_array_equal(frames.frame, [0, 1, 3, 4, 0, 2, 3, 4])
+    np.testing.assert_array_equal(frames.replica, [0] * 4 + [1] * 4)
+    np.testing.assert_array_equal(frames.time, [0, 2, 6, 8, 0, 4, 6, 8])
+
+
+def test_a_trajectory_of_the_mirror_image_is_refused(tmp_path, system, energy) -> None:
+    np.savez(tmp_path / "a.npz", positions=-jiggle(system, 20))
+    with pytest.raises(
+        ValueError, match=r"20 of 20 frames in .*a\.npz are of the other hand than the struct"
     ):
         convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]

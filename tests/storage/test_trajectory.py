@@ -332,3 +332,41 @@ def test_fingerprints_tell_contents(path: Path, system: MolecularSystem, tmp_pat
         replace(frames, replica=frames.replica[::-1]),
     ]
     assert len({known, *map(found, others), found(frames, ala2(310.0))}) == 5
+
+
+def test_a_ladder_file_keeps_the_temperature_of_every_frame(path: Path, system: MolecularSystem) -> None:
+    hot = trajectory.ladder_file(path)
+    assert hot.name == "data.ladder.h5" and hot.parent == path.parent
+    trajectory.create(hot, system, {"seed": 3}, ladder=True)
+    frames = replace(make(range(20)), temperature=400.0 + np.arange(20))
+    trajectory.append(hot, frames[:12], at=0)
+    trajectory.append(hot, frames[10:], at=10)
+    found = trajectory.read(hot, ladder=True)
+    assert same(found, frames) and found.temperature is not None and found.temperature.dtype == np.float64
+    np.testing.assert_array_equal(found.temperature, frames.temperature)
+    parts = [part.temperature for part in trajectory.pieces(hot, 6, ladder=True)]
+    np.testing.assert_array_equal(np.concatenate(parts), frames.temperature)
+    assert trajectory.open_info(hot, ladder=True).n_frames == 20
+    with mdtraj.formats.HDF5TrajectoryFile(str(hot)) as file:
+        np.testing.assert_array_equal(file.read().temperature, frames.temperature)
+    known = trajectory.fingerprint(hot, ladder=True)
+    trajectory.append(hot, replace(frames, temperature=500.0 + np.arange(20)), at=0)
+    assert trajectory.fingerprint(hot, ladder=True) != known
+
+
+def test_files_of_one_temperature_and_ladder_files_are_not_confused(
+    path: Path, system: MolecularSystem
+) -> None:
+    trajectory.append(path, make(range(4)), at=0)
+    assert trajectory.read(path).temperature is None and make(range(4))[:2].temperature is None
+    hot = trajectory.ladder_file(path)
+    trajectory.create(hot, system, {}, ladder=True)
+    for use in (trajectory.read, trajectory.open_info, trajectory.fingerprint):
+        with pytest.raises(ValueError, match=r"above its target temperature; give the file beside it"):
+            use(hot)
+        with pytest.raises(ValueError, match=r"data\.h5 holds frames of one temperature"):
+            use(path, ladder=True)
+    with pytest.raises(ValueError, match="above its target temperature"):
+        trajectory.append(hot, make(range(4)), at=0)
+    with pytest.raises(ValueError, match=r"temperature must have shape \(4,\)"):
+        replace(make(range(4)), temperature=np.zeros(3))

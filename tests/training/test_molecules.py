@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,6 +104,57 @@ def test_too_few_frames_are_refused(tmp_path: Path) -> None:
     path = chain_data(tmp_path / "few.h5", 99)
     with pytest.raises(ValueError, match=r"at least 100 frames, .*few\.h5 has 99; simulate longer"):
         load_data(path, internal_coordinates(chain()))
+
+
+def changed(path: Path, source: Path, **columns: np.ndarray) -> Path:
+    """A copy of a trajectory with other columns."""
+    trajectory.create(path, trajectory.open_info(source).system, {})
+    trajectory.append(path, replace(trajectory.read(source), **columns), at=0)
+    return path
+
+
+def test_the_order_of_hydrogens_does_not_matter(shaken: Path, tmp_path: Path, caplog) -> None:
+    """Labels exchanged with their forces: the same training data, bit for bit, and a line about it."""
+    frames, coordinates = trajectory.read(shaken), internal_coordinates(molecule("ala2"))
+    order = np.arange(22)
+    order[[2, 3, 20, 21]] = [3, 2, 21, 20]
+    x, forces = frames.positions.copy(), frames.forces.copy()
+    x[30:], forces[30:] = x[30:, order], forces[30:, order]
+    path = changed(tmp_path / "ala2.h5", shaken, positions=x, forces=forces)
+    for expected, found in zip(load_data(shaken, coordinates), load_data(path, coordinates), strict=True):
+        if isinstance(expected, Batch):
+            assert torch.equal(expected.x, found.x) and torch.equal(expected.force, found.force)
+        else:
+            assert expected == found
+    assert caplog.messages == [
+        "In 90 of 120 frames the labels of equivalent hydrogens (H2/H3 of ACE1, H2/H3 of NME3) were "
+        "exchanged to match the structure."
+    ]
+
+
+def test_mirror_images_are_not_trained_on(shaken: Path, tmp_path: Path, caplog) -> None:
+    """Neither as training nor as validation data; the split is of all rows of the file."""
+    frames, coordinates = trajectory.read(shaken), internal_coordinates(molecule("ala2"))
+    mirrored = np.arange(120) % 7 == 4
+    x = np.where(mirrored[:, None, None], -frames.positions, frames.positions)
+    forces = np.where(mirrored[:, None, None], -frames.forces, frames.forces)
+    found = load_data(changed(tmp_path / "ala2.h5", shaken, positions=x, forces=forces), coordinates)
+    whole = load_data(shaken, coordinates)
+    assert found.split == whole.split and found.split.frames == 120
+    held, right = found.split.mask(), torch.from_numpy(~mirrored)
+    for part, expected, rows in (
+        (found.train, whole.train, ~held),
+        (found.validation, whole.validation, held),
+    ):
+        assert torch.equal(part.x, expected.x[right[torch.from_numpy(rows)]])
+        assert torch.equal(part.force, expected.force[right[torch.from_numpy(rows)]])
+    assert caplog.messages == [
+        f"{mirrored.sum()} of 120 frames are of the other hand than the structure at ALA2-CA, and were set "
+        "aside."
+    ]
+    path = changed(tmp_path / "all.h5", shaken, positions=-frames.positions, forces=-frames.forces)
+    with pytest.raises(ValueError, match=r"120 of 120 frames in .*all\.h5 are of the other hand"):
+        load_data(path, coordinates)
 
 
 # --- how errors of forces are measured --------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from knotflow.dynamics import DynamicsConfig
 from knotflow.inputs import made_of
 from knotflow.storage import trajectory
-from knotflow.workflows.dynamics import DynamicsRun
-from tests.analysis.generators import chain_data, chain_generator
+from knotflow.workflows.dynamics import DynamicsRun, labelled
+from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
 
 CONFIG = DynamicsConfig(replicas=2, equilibration=0.0005, production=0.001, every=1)
 
@@ -65,3 +65,18 @@ def test_the_energy_is_the_flows_or_the_force_fields(made: tuple[Path, Path]) ->
     assert DynamicsRun(model, config=CONFIG).frames.shape == (2, 4, 3), "samples of the model"
     with pytest.raises(ValueError, match="give a trajectory as data"):
         DynamicsRun(model, config=CONFIG, true=True)
+
+
+def test_frames_are_labelled_as_the_model_is(tmp_path: Path) -> None:
+    data = ala2_data(tmp_path / "ala2.h5", frames=5)
+    model = tmp_path / "model.safetensors"
+    ala2_generator(data).save(model)
+    frames = trajectory.read(data)
+    x = frames.positions.copy()
+    x[:, [2, 3]] = x[:, [3, 2]]
+    np.testing.assert_array_equal(labelled(model, data, x), frames.positions)
+    x[3] *= -1
+    with pytest.raises(
+        ValueError, match=r"1 of 10 frames chosen from .* are of the other hand than the model"
+    ):
+        labelled(model, data, x)

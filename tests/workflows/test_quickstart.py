@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from knotflow.analysis.chain_summary import side_with_error
-from knotflow.statistics.estimates import Estimate, over_replicas
+from knotflow.statistics.estimates import Estimate
 from knotflow.workflows.quickstart import NOTE, SCALES, Quickstart, smoke
-from knotflow.workflows.quickstart_summary import Facts, lines, side_difference
+from knotflow.workflows.quickstart_summary import Facts, lines
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -60,11 +59,11 @@ def test_the_full_scale_has_tasks_of_one_size_and_enough_replicas_to_hold_some_b
 
 
 def test_five_lines_tell_the_numbers() -> None:
-    said = lines(job(), found(measure(3.91, 0.21), Estimate(4.1, 0.3)))
+    said = lines(job(), found(measure(3.91, 0.08), Estimate(4.1, 0.11)))
     assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
     assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
     assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
-    assert "is 3.91 ± 0.21 kT reweighted, 4.10 ± 0.30 kT in the simulation, within" in said["Samples"]
+    assert "is right: 3.910 ± 0.080 kT reweighted, 4.10 ± 0.11 kT in the data." in said["Samples"]
     assert "(FME) 0.622 ± 0.014 · 10⁴ (kT/nm)²" in said["Forces"]
     assert "3 of 4 molecules stayed whole for 0.5 ps" in said["Forces"]
     assert str(Path("runs/quickstart/report.html")) in said["Look at"]
@@ -73,40 +72,29 @@ def test_five_lines_tell_the_numbers() -> None:
 
 
 def test_bad_news_is_told() -> None:
-    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001, k=1.2))["Samples"]
+    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001))["Samples"]
     assert "wastes nearly all samples" in far
-    assert "weights cannot be trusted" in far
-    assert "further apart than error bars explain" in far
+    assert "phi of ALA2 is wrong: 2.00 ± 0.10 kT reweighted" in far
+    doubtful = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), k=1.2))["Samples"]
+    assert "neither can reweighted results" in doubtful and "is wrong" not in doubtful
 
 
 @pytest.mark.parametrize(
     ("reweighted", "simulated", "sentence"),
     [
-        (measure(3.0), Estimate(np.inf, np.nan), "is unknown, as the simulation never changed sides."),
-        (measure(None, None), Estimate(4.0, 0.5), "is 4.00 ± 0.50 kT in the simulation, and unknown from"),
-        (measure(3.5, None), Estimate(4.0, 0.5), "is 3.5 kT reweighted, 4.00 ± 0.50 kT in the simulation"),
+        (
+            measure(3.0),
+            Estimate(np.inf, np.nan),
+            "cannot be compared: in the data, phi > 0 is never visited.",
+        ),
+        (measure(2.8, 0.1), Estimate(6.4, np.nan), "6.4 kT (without an error bar) in the data, which can be"),
+        (measure(None, None, "no weight at all."), Estimate(4.0, 0.5), "in samples, no weight at all."),
+        (measure(3.5, None), Estimate(4.0, 0.5), "3.5 kT (without an error bar) reweighted, 4.00 ± 0.50 kT"),
     ],
 )
 def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
     said = lines(job(), found(reweighted, simulated))["Samples"]
     assert sentence in said and "nan" not in said
-
-
-def test_side_difference_is_that_of_the_angles() -> None:
-    random = np.random.default_rng(0)
-    replica = np.repeat(np.arange(40, dtype=np.int32), 200)
-    # Replicas differ in how often they are on the right side.
-    share = np.repeat(random.uniform(0.1, 0.3, 40), 200)
-    phi = np.where(random.random(8000) < share, 1.0, -1.0)
-    ours = side_difference(over_replicas((phi > 0).astype(float), replica))
-    theirs = side_with_error(phi, replica)
-    assert ours.value == pytest.approx(theirs.value)
-    assert ours.error == pytest.approx(theirs.error, rel=0.3)  # that of a bootstrap
-
-
-@pytest.mark.parametrize(("share", "difference"), [(0.0, np.inf), (1.0, -np.inf)])
-def test_side_difference_of_one_side_is_infinite(share: float, difference: float) -> None:
-    assert side_difference(Estimate(share, 0.0)).value == difference
 
 
 def test_a_page_is_written_anew_when_what_it_shows_has_changed(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from knotflow.analysis import evaluation
 from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
+from knotflow.analysis.frame_table import LABELLED
 from knotflow.dynamics import DynamicsConfig, FlowEnergy
 from knotflow.dynamics import run as run_dynamics
 from knotflow.energies import OpenMMEnergy
@@ -192,7 +193,7 @@ def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: P
 
     monkeypatch.setattr(BoltzmannGenerator, "sample_and_log_prob", counted)
     write_report(model, out=tmp_path / "page.html", energy=energy, folder=tmp_path, data=data, samples=300)
-    assert sum(drawn) == 300
+    assert sum(drawn) == 300 + LABELLED
     first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
     found = evaluate(
         BoltzmannGenerator.load(model), data, energy, split=notes(model)["split"], samples=300
@@ -285,7 +286,8 @@ def test_without_data_and_run_the_page_has_what_there_is(
         assert sentence in text
     levels = {verdict.subject: verdict.level for verdict in found.verdicts}
     assert levels["Density"] is levels["Forces"] is levels["Coverage"] is Level.UNKNOWN
-    assert levels["Structures"] is not Level.UNKNOWN and found.metrics is None
+    (structures,) = (verdict for verdict in found.verdicts if verdict.subject == "Structures")
+    assert "of 60 unusable" in structures.sentence and found.metrics is None
     assert json.loads(page.downloads["metrics.json"])["about"]["seed"] == 2
     assert not (tmp_path / "metrics.json").exists()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from knotflow.analysis.distances import torus_bins
 from knotflow.statistics.estimates import Estimate, Floats, over_replicas
@@ -41,7 +42,7 @@ class Ensemble:
     n_replicas: int
     averages: dict[str, Estimate]
     counts: dict[str, tuple[int, int]]
-    """For bins: the numbers of frames and of replicas that were ever in it."""
+    """For ``left`` and bins: the numbers of frames and of replicas that were ever there."""
 
 
 def observe(path: str | Path) -> Ensemble:
@@ -62,13 +63,17 @@ def ensemble(found: Observables) -> Ensemble:
         middle = averages[f"bond {pair}"] = among_right(lengths)
         averages[f"spread {pair}"] = among_right((lengths - middle.value) ** 2)
     counts: dict[str, tuple[int, int]] = {}
+
+    def visited(key: str, inside: NDArray[np.bool_]) -> None:
+        counts[key] = (int(inside.sum()), len(np.unique(replica[inside])))
+        averages[key] = over_replicas(inside.astype(np.float64), replica)
+
     if torsions is not None:
-        averages["left"] = over_replicas((torsions[:, 0] > 0).astype(np.float64), replica)
+        visited("left", torsions[:, 0] > 0)
         place = torus_bins(torsions, BINS)
         for m, n in np.ndindex(BINS, BINS):
             inside = (place == (m, n)).all(1)
-            counts[f"bin {m},{n}"] = (int(inside.sum()), len(np.unique(replica[inside])))
-            averages[f"bin {m},{n}"] = over_replicas(inside.astype(np.float64), replica)
+            visited(f"bin {m},{n}", inside)
             if 2 * m < BINS:
                 counts[f"right {m},{n}"] = counts[f"bin {m},{n}"]
                 averages[f"right {m},{n}"] = among_right(inside.astype(np.float64))
@@ -77,7 +82,10 @@ def ensemble(found: Observables) -> Ensemble:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Deviations between two ensembles in error bars; root mean squares over several observables."""
+    """Deviations between two ensembles in error bars; root mean squares over several observables.
+
+    NaN where an error bar is unknown, as for what was visited too rarely (`filled`) or for a single replica.
+    """
 
     energy: float
     right_energy: float
@@ -99,8 +107,7 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
 
     def z(key: str) -> float:
         gap = a.averages[key] - b.averages[key]
-        # Without error bars, only equal values agree, as for a basin that neither has visited.
-        return gap.value / gap.error if gap.error > 0 else math.inf * gap.value if gap.value else 0.0
+        return gap.value / gap.error if gap.error > 0 else math.nan
 
     def rms(keys: list[str]) -> float:
         return math.sqrt(sum(z(key) ** 2 for key in keys) / len(keys)) if keys else math.nan
@@ -109,7 +116,7 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
     return Agreement(
         energy=z("energy"),
         right_energy=z("right energy"),
-        left=z("left") if "left" in a.averages else math.nan,
+        left=z("left") if filled(a, b, "left") else math.nan,
         bonds=rms(bonds),
         histogram=rms(bins),
         right_histogram=rms(filled(a, b, "right")),
@@ -119,7 +126,7 @@ def agreement(a: Ensemble, b: Ensemble) -> Agreement:
 
 
 def filled(a: Ensemble, b: Ensemble, prefix: str) -> list[str]:
-    """Bins with a prefix that have enough frames in both ensembles for reliable error bars."""
+    """Regions with a prefix that have enough frames in both ensembles for reliable error bars."""
     return [
         key
         for key in a.counts

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from knotflow.analysis.free_energy import side_difference
-from knotflow.statistics.autocorrelation import autocorrelation_time
-from knotflow.statistics.estimates import Estimate, Floats, blocks, bootstrap, over_replicas
+from knotflow.analysis.free_energy import side_of_frames
+from knotflow.statistics.autocorrelation import autocorrelation_time, table_of_chains
+from knotflow.statistics.estimates import Estimate, Floats, over_replicas
 from knotflow.storage.observables import Observables, read_observables
 
 ENOUGH: Final = 20
@@ -43,7 +42,8 @@ class ChainSummary:
     energy: Estimate
     """In kT; the error is from the spread of the chains."""
     sides: dict[str, Estimate]
-    """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited."""
+    """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited, and
+    without an error if one is visited too rarely (`side_of_frames`)."""
     memory: dict[str, Memory]
     """Keys: ``energy``, and ``phi RESIDUE`` and ``psi RESIDUE`` (the longer of cosine and sine)."""
 
@@ -71,27 +71,19 @@ def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
     for residue, angles in found.torsions.items():
         columns |= {f"{name} {residue}": angles[order, k] for k, name in enumerate(("phi", "psi"))}
     _, counts = np.unique(replica, return_counts=True)
-
-    def rows_of(values: Floats) -> Floats:
-        """A column for each chain, cut to the length of the shortest."""
-        starts = np.cumsum(counts) - counts
-        return np.stack([values[start : start + counts.min()] for start in starts], axis=1)
-
     return ChainSummary(
         n_chains=len(counts),
         n_rows=int(counts.min()),
         energy=over_replicas(columns["energy"], replica),
         sides={
-            residue: side_with_error(columns[f"phi {residue}"], replica, seed) for residue in found.torsions
+            residue: side_of_frames(columns[f"phi {residue}"], replica, seed=seed)
+            for residue in found.torsions
         },
-        memory={name: _memory(rows_of(values), angle=name != "energy") for name, values in columns.items()},
+        memory={
+            name: _memory(table_of_chains(values, replica), angle=name != "energy")
+            for name, values in columns.items()
+        },
     )
-
-
-def side_with_error(phi: Floats, replica: NDArray[np.integer], seed: int = 0) -> Estimate:
-    """F(phi > 0) - F(phi < 0) in kT from angles (n,), with its error by the bootstrap over replicas."""
-    error = bootstrap(lambda rows: side_difference(phi[rows]), blocks(replica), seed=seed)
-    return Estimate(side_difference(phi), float(error))
 
 
 def _memory(table: Floats, *, angle: bool) -> Memory:

@@ -6,7 +6,7 @@ samples of the wrong handedness have weight zero, and so have those whose energy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
+    intake_for,
     observe_data,
     observe_samples,
     rows_to_judge_by,
 )
-from knotflow.analysis.measures import Measures
+from knotflow.analysis.measures import Measures, plain_measures
+from knotflow.analysis.temperatures import AtTemperature
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
 from knotflow.files import read_json, write_json
@@ -50,19 +52,19 @@ class Evaluation:
     samples: FrameTable
     """The table of samples behind the measures."""
     data: FrameTable | None
+    temperatures: Sequence[AtTemperature] = ()
+    """Free energies, energies and heat capacities at other temperatures, if they were asked for."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""
-
-        def of(found: Measures) -> dict[str, Any]:
-            return {key: measure.plain() for key, measure in found.items()}
-
-        return {
+        found = {
             "about": self.about,
-            "measures": of(self.measures),
-            "residues": {residue: of(found) for residue, found in self.residues.items()},
+            "measures": plain_measures(self.measures),
+            "residues": {residue: plain_measures(found) for residue, found in self.residues.items()},
             "seconds": {work: round(seconds, 3) for work, seconds in self.seconds.items()},
         }
+        warm = [result.plain() for result in self.temperatures]
+        return {**found, "temperatures": warm} if warm else found
 
     def write(self, file: Path, model: Path, **more: Any) -> dict[str, Any]:
         """Write all numbers as JSON, with a fingerprint of the model file and more entries; return them."""
@@ -123,7 +125,8 @@ def evaluate(
 
     n_frames = trajectory.open_info(data).n_frames
     selected, rows = rows_to_judge_by(split, data, n_frames)
-    frames = observe_data(generator, data, energy, selected, progress, clock)
+    intake = intake_for(generator, data)
+    frames = observe_data(generator, data, energy, selected, progress, clock, intake)
     drawn = observe_samples(generator, energy, samples, seed, progress, clock)
     block, parts = blocks(frames.replica), 1 + len(frames.torsions)
     progress(doing, 0, parts)
@@ -140,6 +143,8 @@ def evaluate(
         "rows": rows,
         "frames": len(frames),
         "frames_in_file": n_frames,
+        "relabelled": intake.exchanged,
+        "mirrored": intake.mirrored,
         "replicas": len(np.unique(frames.replica)),
         "blocks": len(np.unique(block)),
     }

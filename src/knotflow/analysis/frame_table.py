@@ -26,10 +26,12 @@ from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, like
 from knotflow.molecules.backbone import backbone_torsions
+from knotflow.molecules.coordinates import labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.statistics.estimates import Floats, Rows
+from knotflow.statistics.estimates import Estimate, Floats, Rows, blocks, spread
 from knotflow.storage import trajectory
+from knotflow.storage.intake import Intake
 from knotflow.storage.split import Bools, held_out
 from knotflow.transforms.domains import Limits
 
@@ -50,6 +52,8 @@ COMPARED: Final = 32
 """Frames of the data whose energies are recomputed, to verify that the force field is the same."""
 SAME_ENERGY: Final = (0.1, 1e-3)
 """Largest median difference with the same force field: in kT, and in kT per atom."""
+LABELLED: Final = 100
+"""Samples that show in which order a model labels equivalent hydrogens."""
 
 
 @dataclass
@@ -126,11 +130,19 @@ class FrameTable:
         return self.true_force[rows].astype(np.float64), self.flow_force[rows].astype(np.float64)
 
     @property
-    def unexplained(self) -> float:
-        r"""Share of `forces` that the flow has not learned, $\sum |f - f_0|^2 / \sum |f_0|^2$."""
+    def unexplained(self) -> Estimate:
+        r"""Share of `forces` that the flow has not learned, $\sum |f - f_0|^2 / \sum |f_0|^2$.
+
+        The error is over blocks of replicas.
+        """
         true, flow = self.forces
-        total = float((true**2).sum())
-        return float(((flow - true) ** 2).sum()) / total if total > 0 else math.nan
+        wrong, square = ((flow - true) ** 2).sum((1, 2)), (true**2).sum((1, 2))
+        total = float(square.sum())
+        if not total > 0:
+            return Estimate(math.nan)
+        share = float(wrong.sum()) / total
+        block = blocks(self.replica[self.kept[self.force_rows]])
+        return Estimate(share, spread((wrong - share * square) / total, block))
 
 
 STRUCTURE_COLUMNS: Final = ("kept", "positions", "coordinates", "true_force", "flow_force")
@@ -196,6 +208,18 @@ def check_same_molecule(model: MolecularSystem, data: MolecularSystem) -> None:
 
 
 @torch.no_grad()
+def intake_for(generator: BoltzmannGenerator, path: str | Path) -> Intake:
+    """Brings frames of a file to the handedness of a model's structure, and to the model's own labels.
+
+    A model labels equivalent hydrogens as the data did that it was trained on. That is the order of its
+    structure, unless an earlier version trained it on data in another order; its samples show that.
+    """
+    system = MolecularSystem.parse(generator.molecule)
+    drawn = generator.sample(LABELLED, generator=torch.Generator(like(generator).device).manual_seed(0))
+    return Intake(system, [path], labels=labels_of(system).as_in(drawn), reference="the model")
+
+
+@torch.no_grad()
 def observe_data(
     generator: BoltzmannGenerator,
     path: str | Path,
@@ -203,21 +227,39 @@ def observe_data(
     selected: Bools,
     progress: Progress = silent,
     clock: Clock | None = None,
+    intake: Intake | None = None,
 ) -> FrameTable:
-    """The table of the selected rows of a trajectory.
+    """The table of the selected rows of a trajectory, without mirror images, labelled as the model is.
+
+    Args:
+        generator: The model.
+        path: The file.
+        energy: The force field.
+        selected: The rows, a mask.
+        progress: Called with the progress.
+        clock: Counts the seconds.
+        intake: Counts frames that are set aside or labelled anew; None: the one of `intake_for`.
 
     Raises:
-        ValueError: if the data are of another molecule, temperature or force field, or nothing is selected.
+        ValueError: if the data are of another molecule, temperature, force field or handedness, or nothing is
+            selected.
         OSError: if the file is missing or damaged.
     """
     system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
     check_same_molecule(system, trajectory.open_info(path).system)
-    total, done = int(selected.sum()), 0
+    intake = intake or intake_for(generator, path)
+    total, done, read = int(selected.sum()), 0, 0
     if total == 0:
         raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
-    stride, kept, parts = _stride(total), _kept(total, generator.n_atoms), []
-    for frames in _pieces(path, selected, piece_size(generator.n_atoms)):
-        progress("data: densities and forces", done, total)
+    # Rows are chosen by their number among all selected rows, mirror images included.
+    measured, kept, parts = np.arange(total) % _stride(total) == 0, _kept(total, generator.n_atoms), []
+    for found in _pieces(path, selected, piece_size(generator.n_atoms)):
+        progress("data: densities and forces", read, total)
+        frames, usable = intake(found)
+        rows = read + np.flatnonzero(usable)
+        read += len(found)
+        if not len(frames):
+            continue
         x, u = torch.from_numpy(frames.positions).to(own), frames.energies / system.kT
         if done == 0:
             with clock("energies"):
@@ -225,12 +267,10 @@ def observe_data(
         with clock("density of the data"):
             q, log_prob, paper, held = _density(generator, x)
         with clock("forces of the flow"):
-            chosen = torch.zeros(len(x), dtype=torch.bool)
-            chosen[-done % stride :: stride] = True
-            force, _ = _flow_force(generator, x, held.cpu() & chosen)
+            force, _ = _flow_force(generator, x, held.cpu() & torch.from_numpy(measured[rows]))
         parts.append(
             _table(
-                generator, system, x, q, frames.forces / system.kT, force, kept, done,
+                generator, system, x, q, frames.forces / system.kT, force, kept[rows], done,
                 log_prob=log_prob,
                 paper_log_prob=paper,
                 energy=u,
@@ -239,7 +279,8 @@ def observe_data(
             )
         )  # fmt: skip
         done += len(x)
-    progress("data: densities and forces", done, total)
+    progress("data: densities and forces", total, total)
+    intake.conclude()
     return _joined(parts)
 
 
@@ -268,7 +309,7 @@ def observe_samples(
             force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
         parts.append(
             _table(
-                generator, system, x, q, _array(true), force, kept, done,
+                generator, system, x, q, _array(true), force, kept[done : done + len(x)], done,
                 log_prob=log_prob,
                 paper_log_prob=paper,
                 energy=u,
@@ -285,10 +326,11 @@ def _stride(n: int) -> int:
     return -(-n // FRAMES_WITH_FORCES)
 
 
-def _kept(n: int, n_atoms: int) -> Rows:
-    """The rows, of n, whose structures are kept: evenly spaced ones of those in the error of forces."""
-    measured = np.arange(0, n, max(1, _stride(n)))
-    return measured[spaced(len(measured), min(STRUCTURES, max(LEAST_PIECE, ATOMS_KEPT // n_atoms)))]
+def _kept(n: int, n_atoms: int) -> Bools:
+    """Which of n rows keep their structures: evenly spaced ones of those in the error of forces."""
+    mask, measured = np.zeros(n, dtype=bool), np.arange(0, n, max(1, _stride(n)))
+    mask[measured[spaced(len(measured), min(STRUCTURES, max(LEAST_PIECE, ATOMS_KEPT // n_atoms)))]] = True
+    return mask
 
 
 def _pieces(path: str | Path, selected: Bools, size: int) -> Iterator[trajectory.Frames]:
@@ -331,13 +373,12 @@ def _table(
     q: Tensor,
     true_force: NDArray[np.floating[Any]],
     flow_force: Floats,
-    kept: Rows,
+    kept: Bools,
     first: int,
     **columns: Any,
 ) -> FrameTable:
-    """The table of a piece whose rows are numbered from ``first``; ``kept`` are rows of the whole table."""
-    positions = _array(x).astype(np.float32)
-    rows = kept[(kept >= first) & (kept < first + len(x))] - first
+    """The table of a piece that begins with row ``first``, with the structures of some of its rows."""
+    positions, rows = _array(x).astype(np.float32), np.flatnonzero(kept)
     with np.errstate(all="ignore"):  # forces of clashes may overflow
         error = force_error(flow_force, true_force)
         kept_forces = [force[rows].astype(np.float32) for force in (true_force, flow_force)]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from knotflow.analysis import distances, free_energy
 from knotflow.analysis.frame_table import COMPARED, FrameTable
@@ -54,6 +55,11 @@ class Measure(Estimate):
 
 
 Measures = dict[str, Measure]
+
+
+def plain_measures(found: Measures) -> dict[str, Any]:
+    """Measures by name, as JSON can hold them."""
+    return {key: measure.plain() for key, measure in found.items()}
 
 
 def _measured(unit: str, /, **rows: tuple[Any, ...]) -> Measures:
@@ -207,13 +213,11 @@ def counts(data: FrameTable, drawn: FrameTable) -> Measures:
     finite = np.isfinite(drawn.energy) & np.isfinite(drawn.log_prob)
     again = np.abs(drawn.round_trip[np.isfinite(drawn.round_trip)])
     within = float(np.quantile(again, 0.99)) if len(again) else math.nan
-    mirrored = (~data.handed).sum()
-    also = f"and {mirrored:,} frames of the data, which the target should not have." if mirrored else ""
     return {
         **_measured("nats", round_trip=("log p computed again, 99 % within", within)),
         **_measured(
             "",
-            wrong_handed=("samples of wrong handedness", float((~drawn.handed).sum()), also),
+            wrong_handed=("samples of wrong handedness", float((~drawn.handed).sum())),
             not_finite=("samples not finite", float((~finite).sum())),
             energy_evaluations=("energy evaluations", float(len(drawn) + min(COMPARED, len(data)))),
         ),
@@ -232,9 +236,9 @@ def of_torsions(residue: str, data: FrameTable, drawn: FrameTable, block: Rows, 
     log_w = weights.clipped(log_weights(drawn))[finite]
     angles, truth = drawn.torsions[residue][finite], data.torsions[residue]
     return {
-        **_histograms(angles, truth, log_w, block, seed),
+        **histograms(angles, truth, log_w, block, seed),
         **_torus(angles, truth, log_w, block, seed),
-        **_sides(angles[:, 0], truth[:, 0], log_w, block, seed),
+        **_sides(angles[:, 0], truth[:, 0], log_w, data.replica, block, seed),
     }
 
 
@@ -244,18 +248,31 @@ def _three(key: str, *found: Estimate | float, text: str, unit: str = "") -> Mea
     return {f"{key}{kind}": Measure.of(text, estimate, unit=unit) for kind, estimate in kinds}
 
 
-def _histograms(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int) -> Measures:
+def histograms(
+    angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int, bins: int = distances.BINS
+) -> Measures:
+    """Divergence and total variation of histograms of (phi, psi), see `of_torsions`.
+
+    Args:
+        angles: (phi, psi) of samples, in rad, shape ``(n, 2)``.
+        truth: The same of data, shape ``(m, 2)``.
+        log_w: Log-weights of the samples.
+        block: The block of each row of data.
+        seed: Seed of the error bars.
+        bins: Number of bins along each angle.
+    """
     w = weights.normalised(log_w)
     functions = distances.divergence, distances.total_variation
 
     def statistic(rows: Rows, frames: Rows) -> list[float]:
-        reference = distances.histogram(truth[frames])
-        others = [distances.histogram(angles[rows], weight) for weight in (None, w[rows])]
+        reference = distances.histogram(truth[frames], bins=bins)
+        others = [distances.histogram(angles[rows], weight, bins) for weight in (None, w[rows])]
         return [function(reference, other) for function in functions for other in others]
 
     def halves(function: Callable[[Floats, Floats], float]) -> float:
         return _between_halves(
-            block, lambda a, b: function(distances.histogram(truth[a]), distances.histogram(truth[b]))
+            block,
+            lambda a, b: function(*(distances.histogram(truth[rows], bins=bins) for rows in (a, b))),
         )
 
     kl, kl_weighted, tv, tv_weighted = _estimates(statistic, np.arange(len(angles)), block, seed=seed)
@@ -289,18 +306,19 @@ def _torus(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int)
     return _three("torus_w2", halves, *found, text="W2 on the torus", unit="rad")
 
 
-def _sides(phi: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int) -> Measures:
-    w = weights.normalised(log_w)
-    difference = free_energy.side_difference
-    of_data = _estimates(lambda frames: [difference(truth[frames])], block, seed=seed)
-    of_samples = _estimates(
-        lambda rows: [difference(phi[rows]), difference(phi[rows], w[rows])], np.arange(len(phi)), seed=seed
+def _sides(phi: Floats, truth: Floats, log_w: Floats, replica: ArrayLike, block: Rows, seed: int) -> Measures:
+    found = _three(
+        "side_difference",
+        free_energy.side_of_frames(truth, replica, block=block, seed=seed),
+        free_energy.side_of_samples(phi, seed=seed),
+        free_energy.side_of_samples(phi, weights.normalised(log_w), seed=seed),
+        text="F(phi>0) - F(phi<0)",
+        unit="kT",
     )
-    found = _three("side_difference", *of_data, *of_samples, text="F(phi>0) - F(phi<0)", unit="kT")
-    return {key: replace(measure, note=_visits(measure)) for key, measure in found.items()}
+    return {key: replace(measure, note=note_of_visits(measure)) for key, measure in found.items()}
 
 
-def _visits(difference: Estimate) -> str:
+def note_of_visits(difference: Estimate) -> str:
     """Why a free energy difference, or its error bar, is missing."""
     if math.isnan(difference.value):
         return "no weight at all."

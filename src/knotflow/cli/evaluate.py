@@ -31,6 +31,14 @@ def evaluate(
     ] = None,
     all_frames: AllFramesOption = False,
     float64: Float64Option = False,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.0,
+            help="In K: also free energy, mean energy and heat capacity at this temperature; repeatable. "
+            "For models of `knotflow train --temperatures`.",
+        ),
+    ] = None,
     dynamics: Annotated[
         bool,
         typer.Option(
@@ -47,7 +55,8 @@ def evaluate(
     If DATA is the file the model was trained on, only frames that were held out are used. The command prints
     the negative log-likelihood and its lowest possible value, force errors, log Z, the effective sample size,
     and how much energies and torsions differ, and writes all of it to metrics.json. Errors are standard
-    errors: over replicas for data, over samples for samples.
+    errors: over replicas for data, over samples for samples. Hydrogens on the same atom are labelled as in
+    the model, and mirror images are set aside; a line says in how many frames.
 
     The drift score is included if the model's folder has results of `knotflow dynamics`.
 
@@ -57,6 +66,8 @@ def evaluate(
         knotflow evaluate ala2.safetensors data/other.h5 --samples 100000 --out other.json
 
         knotflow evaluate ala2 data/ala2.h5 --json --quiet
+
+        knotflow evaluate runs/warm data/warm.h5 --temperature 300 --temperature 400
     """
     from knotflow.files import read_json
     from knotflow.workflows.evaluation import evaluate as measure
@@ -75,11 +86,14 @@ def evaluate(
             seed=seed,
             all_frames=all_frames,
             float64=float64,
+            temperatures=temperature or (),
             more=None if drift is None else {"dynamics": drift},
             progress=progress,
         )
     output.document(read_json(target))
     output.show(table(found))
+    if found.temperatures:
+        output.show(temperature_table(found))
     if drift is not None:
         output.show(protocol.table(drift))
     for note in _notes(found):
@@ -141,6 +155,31 @@ def _torsion_table(evaluation: Evaluation) -> Table:
     return torsions
 
 
+def temperature_table(evaluation: Evaluation) -> Table:
+    """Measures at each temperature, beside those of the tempering run if there is one."""
+    table = Table(
+        "", "model", "simulation", "unit",
+        title="Temperatures: weighted samples of the model; frames of the tempering run by MBAR",
+        caption=f"The kinetic energy would add 3Nk/2 = {_kinetic(evaluation):.1f} J/mol/K to heat capacities",
+    )  # fmt: skip
+    align_right(table, slice(1, 3))
+    for result in evaluation.temperatures:
+        table.add_section()
+        table.add_row(f"[bold]{result.temperature:g} K[/]")
+        for key, measure in result.measures.items():
+            reference = result.reference.get(key)
+            table.add_row(
+                escape(measure.text), str(measure), "" if reference is None else str(reference), measure.unit
+            )
+    return table
+
+
+def _kinetic(evaluation: Evaluation) -> float:
+    from knotflow.molecules.units import BOLTZMANN
+
+    return float(1.5e3 * BOLTZMANN * evaluation.about["atoms"])
+
+
 def _unit_of(data: dict[str, int]) -> str:
     if data["blocks"] == data["replicas"]:
         return "replicas"
@@ -156,6 +195,10 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
             if measure.note:
                 kind = next((kind for kind in ("data", "reweighted") if key.endswith(f"_{kind}")), "samples")
                 yield f"{residue}, {measure.text}, {kind}: {measure.note}"
+    for result in evaluation.temperatures:
+        for measure in result.measures.values():
+            if measure.note:
+                yield f"{result.temperature:g} K, {measure.text}: {measure.note}"
     if not evaluation.residues:
         yield "No residue has both phi and psi, so there are no results on torsions."
     spent = ", ".join(f"{work} {seconds:.1f} s" for work, seconds in evaluation.seconds.items())

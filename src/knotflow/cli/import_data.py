@@ -45,7 +45,9 @@ def import_data(
 ) -> None:
     """Convert trajectories of other programs to a data file; missing energies and forces are computed.
 
-    All frames are checked. All settings are saved in a .toml file beside the new file, for --config.
+    All frames are checked. Hydrogens on the same atom are labelled as in the molecule's structure, and frames
+    with a chiral centre of the other handedness are set aside; a line says how many frames that concerns. All
+    settings are saved in a .toml file beside the new file, for --config.
 
     Examples:
         knotflow import run.dcd --topology run.pdb --out data.h5
@@ -70,7 +72,7 @@ def import_data(
         OpenMMEnergy(system) as energy,
         working(output, f"{out} was not written.") as progress,
     ):
-        convert(
+        intake = convert(
             data,
             system,
             energy,
@@ -89,6 +91,8 @@ def import_data(
             "frames": summary.n_frames,
             "replicas": summary.n_replicas,
             "energy": summary.energy,
+            "relabelled": intake.exchanged,
+            "mirrored": intake.mirrored,
         }
     )
     output.say(

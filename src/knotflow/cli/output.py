@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -25,7 +26,10 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", rich_help_panel=PANEL, help="Print only errors and, with --json, the document."
+        "--quiet",
+        "-q",
+        rich_help_panel=PANEL,
+        help="Print only warnings, errors and, with --json, the document.",
     ),
 ]
 
@@ -74,3 +78,8 @@ def align_right(table: Table, columns: slice = slice(1, None)) -> Table:
     for column in table.columns[columns]:
         column.justify = "right"
     return table
+
+
+def deviation(value: float) -> str:
+    """A deviation in error bars, for a table; NaN if there are none."""
+    return "not known" if math.isnan(value) else f"{value:.2f}"

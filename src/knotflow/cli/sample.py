@@ -39,6 +39,13 @@ def sample(
         typer.Option("--keep-mirrored", help="Keep samples with a chiral centre of the wrong handedness."),
     ] = False,
     float64: Float64Option = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="In K, for a model of `knotflow train --temperatures`; by default the lowest it knows.",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples in memory at a time.")] = 10_000,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     config: ConfigOption = None,
@@ -61,6 +68,8 @@ def sample(
         knotflow sample runs/ala2 -n 100000 --out samples.h5 --weights
 
         knotflow sample ala2.safetensors -n 1000 --out look.pdb
+
+        knotflow sample runs/warm --temperature 400 --out at400.h5
     """
     from knotflow.storage.samples import check_free
     from knotflow.workflows.models import model_file
@@ -79,6 +88,7 @@ def sample(
             seed=seed,
             keep_mirrored=keep_mirrored,
             float64=float64,
+            temperature=temperature,
             batch=batch,
             overwrite=overwrite,
             progress=progress,
@@ -87,6 +97,8 @@ def sample(
 
 
 def _report(drawn: Drawn, n: int, seconds: float, output: Output) -> None:
+    from knotflow.flows.sampling import MIRRORED_DATA
+
     sampler, effective = drawn.sampler, drawn.effective
     name, files = sampler.model.molecule["name"], " and ".join(str(path) for path in drawn.files)
     output.document(
@@ -107,7 +119,8 @@ def _report(drawn: Drawn, n: int, seconds: float, output: Output) -> None:
     if sampler.model.chirality.centres:
         fate = "kept" if sampler.keep_mirrored else "left out"
         share = f"{100 * sampler.mirrored / sampler.drawn:.2g} %"
-        say(f"Wrong handedness: {sampler.mirrored:,} of {sampler.drawn:,} drawn ({share}), {fate}.")
+        reason = f" {MIRRORED_DATA.capitalize()}." if sampler.mostly_mirrored else ""
+        say(f"Wrong handedness: {sampler.mirrored:,} of {sampler.drawn:,} drawn ({share}), {fate}.{reason}")
     if sampler.not_finite:
         say(f"Not finite: {sampler.not_finite:,} of {sampler.drawn:,} drawn, left out; the model is damaged.")
     if effective is not None:

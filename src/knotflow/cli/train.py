@@ -57,6 +57,14 @@ def train(
             "field judges; stops by itself. By default with the preset best.",
         ),
     ] = None,
+    temperatures: Annotated[
+        bool,
+        typer.Option(
+            "--temperatures",
+            help="One model of all temperatures of a tempering run: trains on DATA and on the .ladder.h5 "
+            "file beside it, which `knotflow simulate --method tempering` wrote.",
+        ),
+    ] = False,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,
@@ -81,17 +89,20 @@ def train(
 ) -> None:
     """Train a Boltzmann generator on a trajectory.
 
-    A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas,
-    some stretches of each. Progress shows the losses of the last step, the losses on validation data, and the
-    effective sample size (ess) of a few samples, as a fraction. The preset best then refines the model, in
-    cycles; the files of each are in refinement/. The run folder gets model.safetensors, all
-    that `knotflow sample` and `knotflow evaluate` need, and train.toml with all settings, for --config. You
-    can stop with Ctrl-C; the same command continues.
+    A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas, some
+    stretches of each. Hydrogens on the same atom are labelled as in the molecule's structure, and mirror
+    images are set aside; a line says in how many frames. Progress shows the losses of the last step, the
+    losses on validation data, and the effective sample size (ess) of a few samples, as a fraction. The
+    preset best then refines the model, in cycles; the files of each are in refinement/. The run folder gets
+    model.safetensors, all that `knotflow sample` and `knotflow evaluate` need, and train.toml with all
+    settings, for --config. You can stop with Ctrl-C; the same command continues.
 
     Examples:
         knotflow train data/ala2.h5 --out runs/ala2
 
         knotflow train data/ala2.h5 --out runs/quick --preset quick --epochs 5
+
+        knotflow train data/warm.h5 --out runs/warm --temperatures
 
         knotflow train --config runs/ala2/train.toml --out runs/again --seed 1
     """

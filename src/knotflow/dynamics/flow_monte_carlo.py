@@ -198,8 +198,9 @@ class FlowMonteCarlo:
                 return x, u, log_prob
         raise ValueError(
             f"of {PATIENCE * chains:,} samples of the flow only {ready:,} have the right handedness and a "
-            f"finite energy, too few for {chains} chains; train the model better, or give positions to start "
-            "from."
+            f"finite energy, too few for {chains} chains; `knotflow sample` tells how many are mirror "
+            "images. If most are, so were the data of the training; if not, train the model better, or give "
+            "positions to start from."
         )
 
     @torch.no_grad()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knotflow.flows.flow import CHUNK, Flow, in_chunks
+from knotflow.flows.flow import CHUNK, Flow, in_chunks, like
 from knotflow.flows.gradient import with_gradient
 from knotflow.flows.io import load, notes, save
 from knotflow.flows.pretrained import pretrained_file
+from knotflow.flows.temperature import SAME, TemperatureRange
 from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix
-from knotflow.transforms import Line
+from knotflow.transforms import Domain, Line
 
 
 class BoltzmannGenerator(nn.Module):
@@ -36,21 +39,28 @@ class BoltzmannGenerator(nn.Module):
         flow: a flow over them, in the order of ``coordinates``: bonds in nm, angles and torsions in radians.
             A torsion lives on a `Circle` of length 2π, or on a `Line` if it never turns over.
         molecule: the result of `knotflow.molecules.MolecularSystem.plain`, which model files store.
+        temperatures: for a flow that knows many temperatures: their range, see `TemperatureRange`. The
+            generator is then that of the molecule's temperature, and `at` gives those of others.
     """
 
-    def __init__(self, coordinates: InternalCoordinates, flow: Flow, molecule: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        coordinates: InternalCoordinates,
+        flow: Flow,
+        molecule: Mapping[str, Any],
+        temperatures: TemperatureRange | None = None,
+    ) -> None:
         super().__init__()
         if flow.dim != coordinates.n_coordinates:
             raise ValueError(
                 f"a molecule of {coordinates.n_atoms} atoms has {coordinates.n_coordinates} internal "
                 f"coordinates, got a flow of {flow.dim}."
             )
-        self.coordinates, self.flow, self.molecule = coordinates, flow, dict(molecule)
-        torsions = range(coordinates.n_coordinates)[coordinates.torsions]
-        self._centres = [
-            (domain.low + domain.high) / 2 if i in torsions and isinstance(domain, Line) else None
-            for i, domain in enumerate(flow.domains)
-        ]
+        self.coordinates, self.molecule, self.temperatures = coordinates, dict(molecule), temperatures
+        # In a tuple, so that its weights are not counted among those of this generator.
+        self._conditional = None if temperatures is None else (flow,)
+        self.flow = flow if temperatures is None else temperatures.at(flow, self.temperature)
+        self._centres = line_centres(coordinates, flow.domains)
         self.chirality = _chirality(self.molecule)
         """Handedness of the stereocentres; ``chirality.matches(x)`` tells which samples have it."""
 
@@ -64,6 +74,24 @@ class BoltzmannGenerator(nn.Module):
         """Temperature in K, which defines kT."""
         return float(self.molecule["temperature"])
 
+    def at(self, temperature: float) -> BoltzmannGenerator:
+        """The generator of another temperature in K: an ordinary one, which can be saved and used as any.
+
+        Raises:
+            ValueError: if the model does not know this temperature.
+        """
+        if self._conditional is None or self.temperatures is None:
+            if abs(temperature - self.temperature) <= SAME:
+                return self
+            raise ValueError(
+                f"this model knows only {self.temperature:g} K, got {temperature:g} K; a model of many "
+                "temperatures comes from `knotflow train DATA --temperatures`."
+            )
+        flow = self.temperatures.at(self._conditional[0], temperature).to(like(self.flow))
+        return BoltzmannGenerator(
+            self.coordinates, flow, {**self.molecule, "temperature": float(temperature)}
+        )
+
     def internal(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Coordinates (..., n) of positions, ready for the flow, and $\log|\partial q/\partial x|$."""
         q, ladj = self.coordinates(x)
@@ -71,12 +99,7 @@ class BoltzmannGenerator(nn.Module):
 
     def unwound(self, q: Tensor) -> Tensor:
         """Coordinates with each torsion on a `Line` moved to within half a turn of the line's middle."""
-        if not any(centre is not None for centre in self._centres):
-            return q
-        turn = 2 * math.pi
-        centre = q.new_tensor([centre or 0.0 for centre in self._centres])
-        period = q.new_tensor([0.0 if centre is None else turn for centre in self._centres])
-        return q - period * torch.round((q - centre) / turn).detach()
+        return unwound(q, self._centres)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log-density of positions; without gradients, in bounded memory."""
@@ -110,24 +133,33 @@ class BoltzmannGenerator(nn.Module):
 
     def save(self, path: str | Path, **more: Any) -> None:
         """Write a model file: weights, configuration, z-matrix and molecule in one ``.safetensors``."""
-        save(self.flow, path, **{**more, **self.notes()})
+        flow = self.flow
+        if self._conditional is not None:
+            flow = copy.deepcopy(self._conditional[0]).to(like(self.flow))
+        save(flow, path, **{**more, **self.notes()})
 
     def notes(self) -> dict[str, Any]:
         """The notes that a model file needs besides the flow, for `load` to read it."""
         zmatrix = self.coordinates.zmatrix
         plain = {"frame": list(zmatrix.frame), "rows": [list(row) for row in zmatrix.rows]}
         units = {"length": "nm", "angle": "rad", "energy": "kT"}
-        return {"molecule": self.molecule, "zmatrix": plain, "units": units}
+        found = {"molecule": self.molecule, "zmatrix": plain, "units": units}
+        return found if self.temperatures is None else {**found, "temperatures": asdict(self.temperatures)}
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BoltzmannGenerator:
-        """Read the model file of a molecule. Nothing is unpickled, and OpenMM is not needed."""
+        """Read the model file of a molecule. Nothing is unpickled, and OpenMM is not needed.
+
+        A model of many temperatures is read at that of its molecule, the lowest; see `at`.
+        """
         found = notes(path)
         if "zmatrix" not in found or "molecule" not in found:
             raise ValueError(f"{path} holds a flow without a molecule; read it with knotflow.load.")
         try:
             coordinates = InternalCoordinates(ZMatrix(found["zmatrix"]["frame"], found["zmatrix"]["rows"]))
-            return cls(coordinates, load(path), found["molecule"]).to(device)
+            known = found.get("temperatures")
+            temperatures = None if known is None else TemperatureRange(**known)
+            return cls(coordinates, load(path, device), found["molecule"], temperatures).to(device)
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}: the description of the molecule is damaged: {type(error).__name__} {error}"
@@ -141,6 +173,25 @@ class BoltzmannGenerator(nn.Module):
     def _log_prob(self, x: Tensor) -> Tensor:
         q, ladj = self.internal(x)
         return self.flow.log_prob(q) + ladj
+
+
+def line_centres(coordinates: InternalCoordinates, domains: Sequence[Domain]) -> list[float | None]:
+    """Middle of the line of each torsion that has one; None for all other coordinates."""
+    torsions = range(coordinates.n_coordinates)[coordinates.torsions]
+    return [
+        (domain.low + domain.high) / 2 if i in torsions and isinstance(domain, Line) else None
+        for i, domain in enumerate(domains)
+    ]
+
+
+def unwound(q: Tensor, centres: Sequence[float | None]) -> Tensor:
+    """Coordinates (..., n), those with a centre moved by whole turns to within half a turn of it."""
+    if not any(centre is not None for centre in centres):
+        return q
+    turn = 2 * math.pi
+    centre = q.new_tensor([centre or 0.0 for centre in centres])
+    period = q.new_tensor([0.0 if centre is None else turn for centre in centres])
+    return q - period * torch.round((q - centre) / turn).detach()
 
 
 def _chirality(molecule: Mapping[str, Any]) -> Chirality:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -28,12 +29,12 @@ class Conditioner(nn.Module):
     r"""A perceptron from coordinates (and a context) to raw parameters.
 
     Networks learn best from inputs of about unit spread. A coordinate on an interval enters as
-    $v \in [-1, 1]$, scaled by the limits of its domain. A coordinate on a line enters as
-    $v = (x - \mu) / \sigma$, in units of the base of a `Flow`: its mean $\mu$ is the middle of the domain,
-    and its standard deviation $\sigma$ a tenth of the length. With $F > 1$, $\cos$ and $\sin$ of
-    $\pi j v / 2$, $j = 1 \dots F - 1$, are added. A coordinate on a circle enters as $\cos 2\pi j u$ and
-    $\sin 2\pi j u$, $j = 1 \dots F$, where $u$ is the fraction of a turn, so that the network is smooth across
-    the seam. Context components enter unchanged.
+    $v \in [-1, 1]$, scaled by the limits of its domain; with $F > 1$, $\cos$ and $\sin$ of $\pi j v / 2$,
+    $j = 1 \dots F - 1$, are added. A coordinate on a line enters as $v = (x - \mu) / \sigma$, in units of the
+    base of a `Flow`: its mean $\mu$ is the middle of the domain, and its standard deviation $\sigma$ a tenth
+    of the length. A coordinate on a circle enters as $\cos 2\pi j u$ and $\sin 2\pi j u$, $j = 1 \dots F$,
+    where $u$ is the fraction of a turn, so that the network is smooth across the seam. Context components
+    enter unchanged.
 
     With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
 
@@ -52,6 +53,7 @@ class Conditioner(nn.Module):
 
     _turns: Tensor
     _flat: Tensor
+    _waved: Tensor
 
     def __init__(
         self,
@@ -84,11 +86,13 @@ class Conditioner(nn.Module):
         flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
         self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
         self.register_buffer("_flat", torch.tensor(flat, dtype=torch.long), persistent=False)
+        waved = [i for i in flat if not (unit_spread and isinstance(domains[i], Line))]
+        self.register_buffer("_waved", torch.tensor(waved, dtype=torch.long), persistent=False)
         self._middle = Constants([(d.low + d.high) / 2 for d in domains])
         # Line() is the line of a normal variable of unit spread.
         whole = [Line().length if unit_spread and isinstance(d, Line) else 2.0 for d in domains]
         self._unit = Constants([d.length / w for d, w in zip(domains, whole, strict=True)])
-        inputs = 2 * frequencies * len(turns) + (2 * frequencies - 1) * len(flat) + context
+        inputs = len(flat) + 2 * (frequencies * len(turns) + (frequencies - 1) * len(waved)) + context
         self._reads = inputs > 0
         # With nothing to read, the outputs are free parameters: the weights of a constant.
         widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
@@ -112,6 +116,28 @@ class Conditioner(nn.Module):
         own = self.last.bias if self._reads else self.last.weight
         return torch.zeros_like(own).flatten() if own.grad is None else own.grad.flatten()
 
+    @torch.no_grad()
+    def given(self, context: Tensor) -> Conditioner:
+        """A copy without context that does at all points what this one does at one context (m,).
+
+        The context enters the first layer linearly, so it becomes a part of its biases.
+        """
+        found = copy.deepcopy(self)
+        found.context = 0
+        first = cast("nn.Linear", found.layers[0])
+        own = first.weight.split((first.in_features - self.context, self.context), 1)
+        if own[0].shape[1]:
+            first.in_features = own[0].shape[1]
+            first.weight = nn.Parameter(own[0].clone())
+            first.bias = nn.Parameter(first.bias + own[1] @ context.to(first.bias))
+            return found
+        found._reads = False
+        outputs = self(first.weight.new_empty(0), context)
+        constant = nn.Linear(1, len(outputs), bias=False, device="meta")
+        constant.weight = nn.Parameter(outputs[:, None])
+        found.layers = nn.ModuleList([constant])
+        return found
+
     def hidden(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Inputs of the output layer."""
         h = self.features(x, context)
@@ -128,7 +154,9 @@ class Conditioner(nn.Module):
         features, angles = [], []
         if len(self._flat):
             features = [v.index_select(-1, self._flat)]
-            angles = [0.5 * math.pi * j * features[0] for j in range(1, self.frequencies)]
+        if len(self._waved) and self.frequencies > 1:
+            waved = v.index_select(-1, self._waved)
+            angles = [0.5 * math.pi * j * waved for j in range(1, self.frequencies)]
         if len(self._turns):
             turns = v.index_select(-1, self._turns)
             angles += [math.pi * j * turns for j in range(1, self.frequencies + 1)]
@@ -180,6 +208,12 @@ class SeparateConditioners(nn.Module):
     def output_gradient(self) -> Tensor:
         """`Conditioner.output_gradient` of all networks, in the order of `forward`."""
         return self._together([part.output_gradient() for part in self.parts])
+
+    def given(self, context: Tensor) -> SeparateConditioners:
+        """`Conditioner.given` of all networks."""
+        found = copy.deepcopy(self)
+        found.parts = cast("Sequence[Conditioner]", nn.ModuleList(part.given(context) for part in self.parts))
+        return found
 
     def _together(self, outputs: Sequence[Tensor]) -> Tensor:
         total = sum(self.shares)

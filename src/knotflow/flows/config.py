@@ -31,6 +31,12 @@ APPLIES: Final[dict[str, type[Domain]]] = {"phase": Circle, "affine": Line}
 """Options of transforms that apply to one kind of domain only."""
 
 
+MOST_BINS: Final = 256
+"""Bins of all coordinates together in the flows of `default_config`, which keeps those of wide data small."""
+BINS: Final = (8, 32)
+"""Fewest and most bins of one coordinate there."""
+
+
 class TransformConfig(Config):
     """A family of transforms without a domain, as each coordinate has its own.
 
@@ -237,8 +243,9 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
         domains: domain of each coordinate.
         **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``transform`` is a family
             such as `BSpline(16)` (its domain is ignored), its name, or a table of ``family`` and any fields;
-            by default cubic B-splines, with learned rotations on circles. ``conditioner`` is a table of keys
-            of `ConditionerConfig`. ``context`` is the number of components of the context.
+            by default cubic B-splines, with learned rotations on circles. Splines have 32 bins for up to 8
+            coordinates, 256 / d for more, and never fewer than 8. ``conditioner`` is a table of keys of
+            `ConditionerConfig`. ``context`` is the number of components of the context.
     """
     domains = check_domains(domains)
     transform = options.get("transform", {})
@@ -246,6 +253,8 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
         transform = {"family": transform}
     if isinstance(transform, dict):
         transform = {"family": "bspline", **transform}
+        if transform["family"] in ("bspline", "rq"):
+            transform.setdefault("bins", min(max(MOST_BINS // len(domains), BINS[0]), BINS[1]))
         if transform["family"] == "bspline":
             transform.setdefault("phase", any(isinstance(domain, Circle) for domain in domains))
     chosen = FlowOptions.parse({**options, "transform": transform})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import Tensor, nn
 
+from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.constants import Constants
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.gradient import with_gradient
@@ -134,17 +135,19 @@ class Flow(nn.Module):
     def whiten(self, x: Tensor) -> None:
         """Choose the linear map of a whitened flow: data (n, d) get uncorrelated lines of unit spread.
 
-        $L$ is the Cholesky factor of the covariance of the lines, in standard coordinates.
+        $L$ is the Cholesky factor of the covariance of the lines, in standard coordinates. Of $n$ points and
+        $m$ lines, correlations are multiplied by $n^2 / (n^2 + m^2)$, so that chance correlations of few
+        points do no harm (shrinkage, as Ledoit & Wolf, J. Multivar. Anal. 88, 2004).
         """
         if not self.whitened:
             raise ValueError("this flow has no linear map; build it with whitened=True.")
         self._check_shapes(x, None if not self.context else x.new_zeros(self.context))
-        if len(x) < 2 * len(self._lines):
-            raise ValueError(
-                f"a linear map of {len(self._lines)} lines needs at least twice as many points, got {len(x)}."
-            )
+        if len(x) < 2:
+            raise ValueError(f"the spread of data needs at least two points, got {len(x)}.")
         z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines).double()
         covariance = torch.cov(z.T).reshape(len(self._lines), -1)
+        share = len(z) ** 2 / (len(z) ** 2 + len(covariance) ** 2)
+        covariance = share * covariance + (1 - share) * torch.diag(covariance.diagonal())
         # A direction in which the data do not spread at all keeps a thousandth of its scale.
         lower = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(len(covariance)).to(covariance))
         eye = torch.eye(len(lower)).to(lower)
@@ -241,6 +244,34 @@ class Flow(nn.Module):
             return z.new_zeros(z.shape[:-1])
         lines = z.index_select(-1, self._lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
+
+    @torch.no_grad()
+    def given(self, context: Tensor, domains: Sequence[Domain] | None = None) -> Flow:
+        """The density at one context (m,), as a flow that takes no context, with copies of all weights.
+
+        Args:
+            context: the context.
+            domains: other domains of the same kinds, to which the density is moved and stretched.
+        """
+        if not self.context or context.shape != (self.context,):
+            expected = f"a context of shape ({self.context},)" if self.context else "no context"
+            raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+        couplings = []
+        for own in self.couplings:
+            if not isinstance(own.conditioner, Conditioner | SeparateConditioners):
+                raise ValueError(
+                    f"a conditioner of the type {type(own.conditioner).__name__} keeps its context."
+                )
+            couplings.append(
+                Coupling(own.transformed, own.transforms, own.read, own.conditioner.given(context))
+            )
+        domains = self.domains if domains is None else tuple(domains)
+        config = self.config and self.config.model_copy(update={"context": 0, "domains": domains})
+        found = Flow(domains, couplings, whitened=self.whitened, config=config).to(like(self))
+        if self.whitened:
+            found._mixing.copy_(self._mixing)
+            found._unmixing.copy_(self._unmixing)
+        return found
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""

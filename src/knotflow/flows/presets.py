@@ -90,11 +90,14 @@ def molecular_flow(
     q: Tensor,
     *,
     rounds: int = 3,
+    turning_rounds: int = 5,
     hidden: Sequence[int] = (128, 128),
+    frequencies: int = 3,
     family: str = "bspline",
     bins: int | None = None,
     line_bins: int = 8,
     order: int = 4,
+    context: int = 0,
 ) -> FlowConfig:
     """A flow fitted to the shape of a molecule's data.
 
@@ -108,12 +111,16 @@ def molecular_flow(
     Args:
         coordinates: coordinates of the molecule.
         q: training data in these coordinates, (frames, n).
-        rounds: rounds of couplings between stiff coordinates, and between turning torsions.
+        rounds: rounds of couplings between stiff coordinates.
+        turning_rounds: rounds of couplings between turning torsions. They are cheap, and need more: what one
+            torsion allows another, such as psi in a rare well of phi, has sharp limits.
         hidden: widths of the hidden layers.
+        frequencies: frequencies of the turning torsions that networks see, for the same reason.
         family: transforms of the turning torsions.
         bins: bins or components of the turning torsions; by default those of `FAMILIES`.
         line_bins: bins of the splines of stiff coordinates.
         order: order of all B-splines.
+        context: number of components of the context.
     """
     domains = fitted_domains(coordinates, q)
     stiff = [i for i, domain in enumerate(domains) if not isinstance(domain, Circle)]
@@ -121,10 +128,14 @@ def molecular_flow(
     line = {**_family("bspline", line_bins, order), "affine": True}
     circle = _family(family, bins, order, phase=True)
     layers = [
-        ([(part, [*rest, *others]) for part, rest in halves(own, rounds if len(own) > 1 else 1)], transform)
-        for own, others, transform in ((stiff, turning, line), (turning, stiff, circle))
+        ([(part, [*rest, *others]) for part, rest in halves(own, n if len(own) > 1 else 1)], transform)
+        for own, others, n, transform in (
+            (stiff, turning, rounds, line),
+            (turning, stiff, turning_rounds, circle),
+        )
     ]
-    return _config(domains, layers, {"hidden": list(hidden)}, whitened=bool(stiff))
+    conditioner = {"hidden": list(hidden), "frequencies": frequencies}
+    return _config(domains, layers, conditioner, whitened=bool(stiff), context=context)
 
 
 def fitted_domains(coordinates: InternalCoordinates, q: Tensor) -> list[Domain]:
@@ -167,10 +178,12 @@ def _config(
     layers: Sequence[tuple[Pairs, dict[str, Any]]],
     conditioner: dict[str, Any],
     whitened: bool = False,
+    context: int = 0,
 ) -> FlowConfig:
     """The configuration of layers, each of which has pairs and their transform."""
     couplings = []
     for pairs, transform in layers:
         options = FlowOptions.parse({"transform": transform, "conditioner": conditioner})
         couplings += options.couplings(domains, pairs)
-    return FlowConfig.parse({"domains": domains, "couplings": couplings, "whitened": whitened})
+    table = {"domains": domains, "couplings": couplings, "whitened": whitened, "context": context}
+    return FlowConfig.parse(table)

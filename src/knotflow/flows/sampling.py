@@ -17,6 +17,11 @@ PATIENCE: Final = 100
 """Number of blocks after which `LEAST_SHARE` is checked."""
 LEAST_SHARE: Final = 1e-3
 """Smallest fraction of candidates that a usable model must let through."""
+MIRRORED_DATA: Final = (
+    "most samples are of the other hand than the structure, so the data of the training probably were, too: "
+    "import the trajectory with the structure that it was made with, and train again"
+)
+"""What to do about a model whose samples are mostly mirror images; more training would not help."""
 
 
 class Sampler:
@@ -50,6 +55,11 @@ class Sampler:
         """Candidates with a position or log-density that is infinite or NaN."""
         self._kept = 0
 
+    @property
+    def mostly_mirrored(self) -> bool:
+        """Whether more than half of the candidates have a wrong handedness."""
+        return 2 * self.mirrored > self.drawn
+
     def take(self, n: int) -> tuple[Tensor, Tensor]:
         """The next n samples: positions (n, atoms, 3) in nm, and their log-densities (n,).
 
@@ -75,9 +85,11 @@ class Sampler:
         self.mirrored += int((finite & ~right).sum())
         self._kept += int(keep.sum())
         if self.drawn >= PATIENCE * BLOCK and self._kept < LEAST_SHARE * self.drawn:
+            advice = "the model is damaged or hardly trained: train it again"
+            if self.mostly_mirrored:
+                advice = f"{MIRRORED_DATA}; or keep mirror images (--keep-mirrored)"
             raise ValueError(
                 f"of {self.drawn:,} samples drawn, {self.mirrored:,} have a wrong handedness and "
-                f"{self.not_finite:,} are not finite, so hardly any can be kept; train the model better, or "
-                "keep mirror images (--keep-mirrored)."
+                f"{self.not_finite:,} are not finite, so hardly any can be kept; {advice}."
             )
         return x[keep], log_prob[keep]

@@ -39,6 +39,23 @@ def _numbered(labels: Sequence[object]) -> list[int]:
     return [number.setdefault(label, len(number)) for label in labels]
 
 
+def orientations(x: Tensor, corners: Sequence[Sequence[int]]) -> Tensor:
+    r"""Sign of the volume $(x_1 - x_4) \cdot (x_2 - x_4) \times (x_3 - x_4)$ of four atoms: -1, 0 or 1.
+
+    Args:
+        x: Positions (..., atoms, 3).
+        corners: Four atoms of each tetrahedron.
+
+    Returns:
+        Signs, shape (..., tetrahedra).
+    """
+    chosen = torch.tensor(corners, dtype=torch.int64, device=x.device).reshape(-1, 4)
+    first, second, third, fourth = (x.index_select(-2, corner) for corner in chosen.T)
+    normal = torch.linalg.cross(second - fourth, third - fourth)
+    volume: Tensor = ((first - fourth) * normal).sum(-1)
+    return volume.sign()
+
+
 class Chirality:
     r"""The handedness of every stereocentre of a molecule, as in a reference structure.
 
@@ -71,12 +88,12 @@ class Chirality:
         """Sign of the volume at every centre, (..., centres), of positions (..., atoms, 3): -1, 0 or 1."""
         if x.shape[-2:] != (self.n_atoms, 3):
             raise ValueError(f"positions must have shape (..., {self.n_atoms}, 3), got {tuple(x.shape)}.")
-        corners = torch.tensor(self._corners, dtype=torch.int64, device=x.device).reshape(-1, 4)
-        first, second, third, fourth = (x.index_select(-2, corner) for corner in corners.T)
-        normal = torch.linalg.cross(second - fourth, third - fourth)
-        volume: Tensor = ((first - fourth) * normal).sum(-1)
-        return volume.sign()
+        return orientations(x, self._corners)
+
+    def agrees(self, x: Tensor) -> Tensor:
+        """Whether each structure (..., atoms, 3) has the reference's handedness, (..., centres)."""
+        return self.signs(x) == self._reference.to(x.device)
 
     def matches(self, x: Tensor) -> Tensor:
         """Whether each structure of shape (..., atoms, 3) has the reference's handedness at all centres."""
-        return (self.signs(x) == self._reference.to(x.device)).all(-1)
+        return self.agrees(x).all(-1)

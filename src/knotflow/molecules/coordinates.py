@@ -1,10 +1,17 @@
-"""The z-matrix, internal coordinates and stereocentres of a molecule, derived from its bonds."""
+"""The z-matrix, internal coordinates, stereocentres and hydrogen labels of a molecule, by its bonds."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from knotflow.geometry import Chirality, InternalCoordinates, ZMatrix, paper_zmatrix, zmatrix_along_bonds
+from knotflow.geometry import (
+    Chirality,
+    HydrogenLabels,
+    InternalCoordinates,
+    ZMatrix,
+    paper_zmatrix,
+    zmatrix_along_bonds,
+)
 from knotflow.molecules.system import MolecularSystem
 
 ZMatrixKind = Literal["bonds", "paper"]
@@ -45,6 +52,11 @@ def internal_coordinates(system: MolecularSystem, kind: ZMatrixKind = "bonds") -
 def chirality_of(system: MolecularSystem) -> Chirality:
     """The stereocentres of a molecule, with the handedness of its structure."""
     return Chirality(system.bonds, system.elements, system.positions)
+
+
+def labels_of(system: MolecularSystem) -> HydrogenLabels:
+    """The labels of equivalent hydrogens of a molecule, in the order of its structure."""
+    return HydrogenLabels(system.bonds, system.elements, system.positions)
 
 
 def _check_paper_atoms(system: MolecularSystem) -> None:

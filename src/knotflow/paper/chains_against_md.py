@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.analysis.agreement import BINS, Agreement, Ensemble, agreement, ensemble, filled
-from knotflow.analysis.chain_summary import Memory, side_with_error, summary_of_chains
+from knotflow.analysis.chain_summary import Memory, summary_of_chains
 from knotflow.analysis.frame_table import check_same_molecule
+from knotflow.analysis.free_energy import side_of_frames
 from knotflow.dynamics.chain_run import ExactPlan, open_run
 from knotflow.energies import MolecularEnergy
 from knotflow.files import write_json
@@ -158,7 +159,7 @@ def read(name: str, path: Path) -> Observed:
     """Averages, energies, and torsions of the first residue that has them."""
     found = read_observables(path, bonds=True)
     angles = next(iter(found.torsions.values()), None)
-    difference = None if angles is None else side_with_error(angles[:, 0], found.replica)
+    difference = None if angles is None else side_of_frames(angles[:, 0], found.replica)
     every = ensemble(found)
     energy, left = every.averages["energy"], every.averages.get("left")
     side = Side(name, every.n_frames, every.n_replicas, energy, left, difference)

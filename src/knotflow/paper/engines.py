@@ -11,7 +11,7 @@ from knotflow.analysis.agreement import Agreement, Ensemble, agreement, observe
 from knotflow.files import write_json
 from knotflow.molecules.system import ala2
 from knotflow.progress import Progress, silent, titled
-from knotflow.simulation.run import Simulation, SimulationPlan
+from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.statistics.estimates import Estimate, mean
 
 ENGINES: Final[dict[str, dict[str, Any]]] = {

@@ -20,7 +20,7 @@ from knotflow.progress import Progress, silent, titled
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
 from knotflow.report.figures import save
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
-from knotflow.simulation.run import Simulation, SimulationPlan
+from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.statistics.estimates import Estimate
 from knotflow.training.molecules import train_generator
 from knotflow.workflows.dynamics import Compile, DynamicsRun

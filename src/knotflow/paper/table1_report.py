@@ -129,10 +129,10 @@ def markdown(lines: Sequence[Line], results: Sequence[Result], caption: str) -> 
         [
             "# Table 1: alanine dipeptide",
             caption,
-            _pipes(COLUMNS, [line.cells() for line in lines], left=2),
+            pipes(COLUMNS, [line.cells() for line in lines], left=2),
             *NOTES,
             "## Runs",
-            _pipes(("run", *TITLES.values(), "steps refused"), runs, left=1),
+            pipes(("run", *TITLES.values(), "steps refused"), runs, left=1),
         ]
     ) + "\n"  # fmt: skip
 
@@ -186,7 +186,7 @@ def _values(measures: Mapping[str, tuple[float, ...]], diverged: Sequence[int]) 
     return values
 
 
-def _pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def pipes(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """A Markdown table; all but the first ``left`` columns are aligned to the right."""
     rule = [*["---"] * left, *["--:"] * (len(columns) - left)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, rule, *rows))

@@ -65,7 +65,7 @@ class GeneratorReport:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """The verdicts on all numbers."""
-        unexplained = math.nan if self.data is None else self.data.unexplained
+        unexplained = Estimate(math.nan) if self.data is None else self.data.unexplained
         return judge(self.metrics, unexplained=unexplained, drift=self.drift)
 
     @cached_property
@@ -146,7 +146,8 @@ def _forces(report: GeneratorReport) -> Section:
         else:
             figure = draw_forces(f"on {name}", *table.forces)
             alt = f"Force of the flow over force of the force field on {name}, one dot per component"
-            share = "none" if math.isnan(table.unexplained) else f"{100 * table.unexplained:.3g} %"
+            unexplained = table.unexplained.value
+            share = "none" if math.isnan(unexplained) else f"{100 * unexplained:.3g} %"
             caption = f"{len(table.forces[0]):,} frames; {share} unexplained"
             pictures.append(Picture(png(figure), alt, caption))
     intro = (

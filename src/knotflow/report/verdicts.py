@@ -1,5 +1,9 @@
 """Verdicts on the numbers of an evaluation, in plain words, each with the rule behind it.
 
+A verdict is given only if the error bars allow no other: all numbers within two standard errors of the
+measured one are judged alike. Otherwise the verdict is "not known", and its sentence says what it would take
+to know. A number without an error bar is not judged.
+
 The limits of Pareto k are those of Vehtari et al. (JMLR 25, 2024). All others are conventions of this
 package, chosen to distinguish a generator that can be used as it is from one that needs a closer look or more
 training.
@@ -13,7 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from knotflow.statistics.estimates import Estimate
+from knotflow.statistics.estimates import Estimate, share_interval
+
+ERRORS: Final = 2.0
+"""The truth is looked for within this many standard errors of a measured number."""
+Span = tuple[float, float]
+"""The smallest and the largest value that a number may have."""
 
 
 class Level(StrEnum):
@@ -32,7 +41,7 @@ class Verdict:
     subject: str
     level: Level
     sentence: str
-    """The finding, without a full stop."""
+    """The finding, without a full stop. If it is not known, also what it would take to know."""
     rule: str
     """The limits of good, fair and poor."""
 
@@ -55,22 +64,51 @@ class Rule:
     unknown: str
     percent: bool = False
     """Whether the number is a share."""
+    least_error: float = math.nan
+    """Standard error from a single visit of what the number is about, if that has one."""
 
-    def verdict(self, value: float, number: str, **words: str) -> Verdict:
-        """Judge a value; ``number`` says what it is, after the sentence of its level."""
+    def level(self, value: float) -> Level:
+        """The level of a number without uncertainty."""
         (good, fair), sign = self.limits, math.copysign(1, self.limits[1] - self.limits[0])
-        if math.isnan(value):
-            level, sentence = Level.UNKNOWN, self.unknown
-        elif sign * value < sign * good:
-            level, sentence = Level.GOOD, f"{self.good}: {number}"
-        elif sign * value < sign * fair:
-            level, sentence = Level.FAIR, f"{self.fair}: {number}"
-        else:
-            level, sentence = Level.POOR, f"{self.poor}: {number}"
+        if sign * value < sign * good:
+            return Level.GOOD
+        return Level.FAIR if sign * value < sign * fair else Level.POOR
+
+    def verdict(self, span: Span, number: str, cure: str = "", **words: str) -> Verdict:
+        """Judge a number by all values that it may have.
+
+        Args:
+            span: The smallest and the largest of these; NaN if nothing was measured.
+            number: What was measured, in words.
+            cure: What it would take to know more; "" if the number just is close to a limit.
+            **words: To be filled in.
+        """
+        if math.isnan(span[0]):
+            return self.not_known(self.unknown, **words)
+        worst, best = sorted((self.level(value) for value in span), key=list(Level).index, reverse=True)
+        if best is worst:
+            return self._say(best, f"{getattr(self, best.name.lower())}: {number}", **words)
+        between = "good, fair or poor" if (best, worst) == (Level.GOOD, Level.POOR) else f"{best} or {worst}"
+        why = f". {cure}" if cure else ": it is close to a limit"
+        return self.not_known(f"{number}, which can be {between}{why}", **words)
+
+    def not_known(self, sentence: str, **words: str) -> Verdict:
+        """No verdict, and why."""
+        return self._say(Level.UNKNOWN, sentence, **words)
+
+    def _say(self, level: Level, sentence: str, **words: str) -> Verdict:
         limits = (_percent(limit) if self.percent else f"{limit:g}" for limit in self.limits)
         return Verdict(
             self.subject.format(**words), level, sentence.format(**words), self.text.format(*limits)
         )
+
+    def times_more(self, error: float) -> float:
+        """How many times more rows make a standard error a quarter of the distance between the limits.
+
+        With it, all but numbers close to a limit can be judged.
+        """
+        enough = abs(self.limits[1] - self.limits[0]) / 4
+        return (error / enough) ** 2
 
 
 WEIGHTS: Final = Rule(
@@ -114,8 +152,8 @@ FORCES: Final = Rule(
 )
 COVERAGE: Final = Rule(
     "Coverage",
-    (2.0, 4.0),
-    "log Z from samples alone and from samples and data: good within {} standard errors, fair within {}",
+    (0.1, 0.5),
+    "log Z from samples alone and from samples and data: good within {} nats, fair within {}",
     good="samples and data cover the same regions",
     fair="samples and data may not cover the same regions",
     poor="samples and data do not cover the same regions",
@@ -123,25 +161,23 @@ COVERAGE: Final = Rule(
 )
 TORSIONS: Final = Rule(
     "Torsions, {residue}",
-    (1.5, 3.0),
-    "distance W2 of (phi, psi) between samples and data, compared with that between two halves of the data: "
-    "good below {} times, fair below {} times",
+    (0.4, 0.8),
+    "distance W2 of (phi, psi) between samples and data: good below {} rad, fair below {}, allowing for the "
+    "distance between two halves of the data",
     good="torsions of {residue} are as in the data",
     fair="torsions of {residue} differ from the data",
     poor="torsions of {residue} are not those of the data",
     unknown="torsions of {residue} were not compared with data",
 )
-EXPLAINED: Final = 2.0
-"""Standard errors that explain a difference of free energies."""
 SIDES: Final = Rule(
     "Free energy, {residue}",
     (0.5, 1.0),
-    "F(phi>0) - F(phi<0), reweighted against data: good within {} kT, fair within {} kT or "
-    f"{EXPLAINED:g} standard errors",
+    "F(phi>0) - F(phi<0), reweighted against data: good within {} kT, fair within {} kT",
     good="the free energy between the sides of phi of {residue} is right",
     fair="the free energy between the sides of phi of {residue} is about right",
     poor="the free energy between the sides of phi of {residue} is wrong",
     unknown="the free energy between the sides of phi of {residue} cannot be compared: {why}",
+    least_error=1.0,  # of the logarithm of a count of one
 )
 STRUCTURES: Final = Rule(
     "Structures",
@@ -157,8 +193,16 @@ SLOPE: Final = 0.01
 """In kT/ps per degree of freedom."""
 
 
+UNTRUSTED: Final = (
+    "the weights cannot be trusted. A better model would tell: train on more frames, or for more steps"
+)
+
+
 def judge(
-    metrics: Mapping[str, Any], *, unexplained: float = math.nan, drift: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Any],
+    *,
+    unexplained: Estimate | None = None,
+    drift: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
     """All verdicts that the numbers allow, and "not known" for those they do not.
 
@@ -167,56 +211,145 @@ def judge(
         unexplained: Share of the forces on data that the flow has not learned.
         drift: The result of `knotflow.dynamics.Drift.plain`, if dynamics was run.
     """
-    measures, samples = metrics.get("measures", {}), metrics.get("about", {}).get("samples") or 0
-    k, share = _measure(measures, "pareto_k").value, _measure(measures, "ess").value
-    if math.isnan(k) and measures.get("pareto_k", {}).get("note"):
-        k = math.inf  # JSON has no infinity: null with a note of doubt stands for it
-    worth = share * samples
+    measures, rows = metrics.get("measures", {}), Rows.of(metrics.get("about", {}))
+    unexplained = unexplained or Estimate(math.nan)
+    samples, k, share = rows.samples, _measure(measures, "pareto_k"), _measure(measures, "ess")
+    if math.isnan(k.value) and measures.get("pareto_k", {}).get("note"):
+        k = Estimate(math.inf)  # JSON has no infinity: null with a note of doubt stands for it
+    worth = share.value * samples
     worth_text = f"{worth:,.0f}" if worth >= 10 else f"{worth:.2g}"
     excess = _measure(measures, "forward_kl")
-    gap, error = _gap(_measure(measures, "log_z"), _measure(measures, "log_z_bar"))
-    apart = gap / error if error > 0 else math.nan
+    weights = WEIGHTS.verdict(_around(k), f"Pareto k {_short(k)}", rows.cure(WEIGHTS, samples=k.error))
+    trusted = weights.level is not Level.POOR
     found = [
-        WEIGHTS.verdict(k, f"Pareto k {k:.2g}"),
+        weights,
         EFFICIENCY.verdict(
-            share,
-            f"effective sample size {_percent(share)}"
+            _around(share),
+            f"effective sample size {_percent(share.value)}"
             + (f"; {samples:,} samples are worth {worth_text}" if samples else ""),
+            rows.cure(EFFICIENCY, samples=share.error),
         ),
-        DENSITY.verdict(excess.value, f"the NLL of the data is {excess} nats above the lowest possible"),
-        FORCES.verdict(unexplained, f"{_percent(unexplained)} of them unexplained"),
-        COVERAGE.verdict(apart, f"two estimates of log Z differ by {gap:.2g}, {apart:.2g} standard errors"),
+        DENSITY.verdict(
+            _around(excess),
+            f"the NLL of the data is {excess} nats above the lowest possible",
+            rows.cure(DENSITY, frames=excess.error),
+        ),
+        FORCES.verdict(
+            _around(unexplained),
+            f"{_percent(unexplained.value)} of them unexplained",
+            rows.cure(FORCES, frames=unexplained.error),
+        ),
+        _coverage(measures, rows, trusted=trusted),
     ]
     for residue, of_torsions in metrics.get("residues", {}).items():
-        found += [_torsions(residue, of_torsions), _sides(residue, of_torsions)]
+        found += [
+            _torsions(residue, of_torsions, rows), _sides(residue, of_torsions, rows, trusted=trusted)
+        ]  # fmt: skip
     bad = sum(_measure(measures, key).value for key in ("wrong_handed", "not_finite"))
-    unusable = f"{bad:,.0f} of {samples:,} unusable"
-    found.append(STRUCTURES.verdict(bad / samples if samples else math.nan, unusable))
+    span = share_interval(bad, samples, ERRORS) if samples else (math.nan, math.nan)
+    more = rows.cure(STRUCTURES, samples=(span[1] - span[0]) / (2 * ERRORS))
+    found.append(STRUCTURES.verdict(span, f"{bad:,.0f} of {samples:,} unusable", more))
     return [*found, _dynamics(drift)] if drift is not None else found
 
 
-def _torsions(residue: str, found: Mapping[str, Any]) -> Verdict:
-    distance, floor = (_measure(found, key).value for key in ("torus_w2", "torus_w2_data"))
-    number = f"{distance:.2g} rad from the data, halves of which are {floor:.2g} rad apart"
-    return TORSIONS.verdict(distance / floor if floor > 0 else math.nan, number, residue=residue)
+@dataclass(frozen=True)
+class Rows:
+    """How many frames and samples the numbers come from, for advice on how many there should be."""
+
+    frames: int
+    """Of the whole file, training frames included."""
+    samples: int
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Rows:
+        """As noted in an evaluation."""
+        return cls((about.get("data") or {}).get("frames_in_file") or 0, about.get("samples") or 0)
+
+    def cure(self, rule: Rule, **errors: float) -> str:
+        """What it takes for error bars with which a rule can be applied; "" if they are small enough.
+
+        Args:
+            rule: The rule.
+            **errors: Standard errors due to ``frames``, to ``samples`` or to both; NaN: no error bar.
+        """
+        found = []
+        for name, error in errors.items():
+            times = rule.times_more(rule.least_error if math.isnan(error) else error)
+            if not times <= 1:
+                found.append(self.more(name, times, "at least" if math.isnan(error) else "about"))
+        return ", and ".join(found).capitalize()
+
+    def more(self, name: str, times: float, about: str = "about") -> str:
+        """Advice to have this many times more ``frames`` or ``samples``; NaN: nobody knows how many."""
+        if math.isnan(times):
+            return f"more {name} would tell"
+        times, count = max(2.0, float(f"{times:.1g}")), getattr(self, name)
+        how = f"{about} {times:,.0f} times more {name} would tell"
+        total = float(f"{times * count:.2g}")
+        if name == "samples":
+            return f"{how} (--samples {total:.0f})" if count else how
+        number = f" ({total:,.0f})" if count else ""
+        return f"{how}{number}: simulate longer, or with --method tempering"
 
 
-def _sides(residue: str, found: Mapping[str, Any]) -> Verdict:
+def _coverage(measures: Mapping[str, Any], rows: Rows, *, trusted: bool) -> Verdict:
+    ours, both = _measure(measures, "log_z"), _measure(measures, "log_z_bar")
+    gap, number = ours - both, f"two estimates of log Z differ by {abs(ours.value - both.value):.2g} nats"
+    if not trusted and math.isfinite(gap.value):
+        return COVERAGE.not_known(f"{number}, but {UNTRUSTED}")
+    return COVERAGE.verdict(
+        _size(gap), number, rows.cure(COVERAGE, samples=ours.error, frames=both.error)
+    )  # fmt: skip
+
+
+def _torsions(residue: str, found: Mapping[str, Any], rows: Rows) -> Verdict:
+    """Judge the distance d between flow and target by that between samples and data, D.
+
+    Data are a finite set, too: if the halves of them are h apart, D² is at most d² + h² on average, so d is
+    between √(D² - h²) and D, up to the error of D.
+    """
+    distance, halves = _measure(found, "torus_w2"), _measure(found, "torus_w2_data").value
+    number = f"{distance.value:.2g} rad from the data, halves of which are {halves:.2g} rad apart"
+    least = math.sqrt(max(0.0, distance.value**2 - halves**2)) if halves > 0 else math.nan
+    span = (_around(Estimate(least, distance.error))[0], _around(distance)[1])
+    enough = TORSIONS.limits[0] / 2
+    more = ""
+    if halves > enough:
+        more = rows.more("frames", (halves / enough) ** 2, "at least").capitalize()
+    return TORSIONS.verdict(span, number, more, residue=residue)
+
+
+def _sides(residue: str, found: Mapping[str, Any], rows: Rows, *, trusted: bool) -> Verdict:
     ours, theirs = (_measure(found, key) for key in ("side_difference_reweighted", "side_difference_data"))
-    gap, error = _gap(ours, theirs)
-    if gap <= EXPLAINED * error:  # at worst fair
-        gap = min(gap, math.nextafter(SIDES.limits[1], 0))
-    number = f"{ours.value:.2g} kT reweighted, {theirs.value:.2g} kT in the data"
-    return SIDES.verdict(gap, number, residue=residue, why=_why(found))
+    gap = ours - theirs
+    errors = {"side_difference_data": ("frames", theirs), "side_difference_reweighted": ("samples", ours)}
+    measured = (pair for key, pair in errors.items() if math.isfinite(pair[1].value) or _note(found, key))
+    more = rows.cure(SIDES, **{name: estimate.error for name, estimate in measured})
+    if not math.isfinite(gap.value):
+        why = _why(found)
+        return SIDES.not_known(SIDES.unknown + (f". {more}" if more else ""), residue=residue, why=why)
+    parts = ((ours, "reweighted"), (theirs, "in the data"))
+    number = ", ".join(f"{_with_bar(part)} {where}" for part, where in parts)
+    if not trusted:
+        return SIDES.not_known(f"{number}, but {UNTRUSTED}", residue=residue)
+    return SIDES.verdict(_size(gap), number, more, residue=residue)
+
+
+def _with_bar(found: Estimate) -> str:
+    return f"{found} kT" if math.isfinite(found.error) else f"{found.value:.2g} kT (without an error bar)"
 
 
 def _why(found: Mapping[str, Any]) -> str:
     """Why the sides of phi cannot be compared, as noted in the measures."""
     for key, where in (("side_difference_data", "in the data"), ("side_difference_reweighted", "in samples")):
-        note = found.get(key, {}).get("note")
+        note = _note(found, key)
         if note and math.isnan(_measure(found, key).value):
             return f"{where}, {note.removesuffix('.')}"
     return "there are no data"
+
+
+def _note(found: Mapping[str, Any], key: str) -> str:
+    return str(found.get(key, {}).get("note") or "")
 
 
 def _dynamics(drift: Mapping[str, Any]) -> Verdict:
@@ -224,16 +357,20 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
         "dynamics on the flow without a thermostat: poor if a replica breaks, good if the energy also drifts "
         f"by less than {SLOPE:g} kT/ps per degree of freedom"
     )
-    broken, replicas, slope = drift["broken"], drift["replicas"], Estimate.read(drift, "slope").value
-    number = f"{slope:.1e} kT/ps per degree of freedom, {replicas} replicas"
+    broken, replicas, slope = drift["broken"], drift["replicas"], Estimate.read(drift, "slope", "slope_error")
+    number = f"{slope} kT/ps per degree of freedom, {replicas} replicas"
+    low, high = _size(slope)
     if broken:
         level, sentence = Level.POOR, f"dynamics breaks: {broken} of {replicas} replicas"
-    elif math.isnan(slope):
+    elif math.isnan(slope.value):
         level, sentence = Level.UNKNOWN, "dynamics is too short to measure a drift"
-    elif abs(slope) < SLOPE:
+    elif high < SLOPE:
         level, sentence = Level.GOOD, f"dynamics conserves energy: {number}"
-    else:
+    elif low >= SLOPE:
         level, sentence = Level.FAIR, f"dynamics is stable, but the energy drifts: {number}"
+    else:
+        level = Level.UNKNOWN
+        sentence = f"{number}, which can be good or fair. More replicas or more time would tell"
     return Verdict("Dynamics", level, sentence, rule)
 
 
@@ -242,10 +379,23 @@ def _measure(measures: Mapping[str, Any], key: str) -> Estimate:
     return Estimate.read(measures.get(key, {}))
 
 
-def _gap(one: Estimate, other: Estimate) -> tuple[float, float]:
-    """The difference of two numbers and its error; an unknown error counts as zero."""
-    errors = (0.0 if math.isnan(x.error) else x.error for x in (one, other))
-    return abs(one.value - other.value), math.hypot(*errors)
+def _around(found: Estimate) -> Span:
+    """All values that a number may have: any if it has no error bar; NaN if it was not measured."""
+    if math.isnan(found.error) and math.isfinite(found.value):
+        return -math.inf, math.inf
+    bar = 0.0 if math.isinf(found.value) else ERRORS * found.error
+    return found.value - bar, found.value + bar
+
+
+def _size(found: Estimate) -> Span:
+    """All values that the absolute value of a number may have."""
+    low, high = _around(found)
+    return max(low, -high, 0.0), max(-low, high)
+
+
+def _short(found: Estimate) -> str:
+    """A number of two digits, with its error."""
+    return f"{found.value:.2g}" + (f" ± {found.error:.1g}" if math.isfinite(found.error) else "")
 
 
 def _percent(share: float) -> str:

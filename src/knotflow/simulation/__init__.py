@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from knotflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from knotflow.simulation.run import Simulation, SimulationPlan
+    from knotflow.simulation.plan import SimulationPlan
+    from knotflow.simulation.run import Simulation
 
 __all__ = [
     "Simulation",

@@ -2,132 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from knotflow.config import Config
-from knotflow.energies.openmm_contexts import fastest_platform, worker_count, works
+from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, worker_count, works
 from knotflow.files import only_writer
-from knotflow.inputs import fingerprint, refuse_others
+from knotflow.inputs import fingerprint, refuse_others, same
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.simulation.engines import STEP, EngineName
-from knotflow.simulation.tasks import Outcome, Task, Walkers
-from knotflow.simulation.tempering import geometric_ladder
+from knotflow.simulation.engines import STEP
+from knotflow.simulation.plan import EXCHANGE_STEPS, SimulationPlan, groups_per_task
+from knotflow.simulation.tasks import Kept, Outcome, Task, Walkers
+from knotflow.simulation.tempering import Exchanges
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.storage.trajectory import Frames
 from knotflow.workers import WorkerPool
 
+log = logging.getLogger("knotflow")
+
 SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
 """Replicas first run at this multiple of the temperature, to start in different basins."""
 
-EXCHANGE_STEPS: Final = 250
-"""Steps between attempts to exchange temperatures; fewer if frames are kept more often."""
-
-USUAL_REPLICAS: Final = {"openmm": 8, "torch": 512}
 TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
 """Steps of all walkers in a task for 22 atoms, some seconds of work; fewer for larger molecules."""
 
 GPU_WALKERS: Final = 4096
-FEWEST_TASKS: Final = 4
-"""Replicas are divided into at least this many tasks, to keep all cores busy."""
 
+LADDER_STEPS: Final = 1000
+"""Least number of steps between two frames above the target temperature. Friction makes a molecule forget its
+motion within 1 ps, so frames that are closer hold little news."""
 
-class SimulationPlan(Config):
-    """What to simulate.
-
-    Once a file has been started, only ``frames`` may change: more frames continue it.
-    """
-
-    engine: EngineName = "openmm"
-    """``openmm``, one replica after the other on each core; ``torch``, many at once."""
-    method: Literal["langevin", "tempering"] = "langevin"
-    """``langevin`` at one temperature; ``tempering``, with a ladder of temperatures for each replica."""
-    replicas: int = Field(8, ge=1)
-    """Independent simulations."""
-    frames: int = Field(1000, ge=1)
-    """Frames to keep of each replica."""
-    interval: int = Field(1000, ge=1)
-    """Steps of 1 fs from frame to frame."""
-    equilibration: int = Field(20_000, ge=1)
-    """Steps at the target temperature before the first frame."""
-    highest_temperature: float = Field(1000.0, gt=0)
-    """Top of the ladder in K, for tempering."""
-    seed: int = Field(0, ge=0)
-    """Seed of all random numbers."""
-
-    @model_validator(mode="after")
-    def _exchanges_fit(self) -> SimulationPlan:
-        if self.method == "tempering" and self.interval > EXCHANGE_STEPS and self.interval % EXCHANGE_STEPS:
-            raise ValueError(
-                f"tempering exchanges every {EXCHANGE_STEPS} steps, so the interval of frames must be a "
-                f"multiple of {EXCHANGE_STEPS} steps or shorter, got {self.interval}"
-            )
-        return self
-
-    @classmethod
-    def of_times(
-        cls,
-        ns: float,
-        *,
-        every: float = 1.0,
-        equilibration: float = 20.0,
-        engine: EngineName = "openmm",
-        replicas: int | None = None,
-        **more: Any,
-    ) -> SimulationPlan:
-        """A plan by times instead of steps.
-
-        Args:
-            ns: Total sampling time of all replicas, in nanoseconds.
-            every: Picoseconds between saved frames of a replica.
-            equilibration: Picoseconds that each replica runs before its first saved frame.
-            engine: See `SimulationPlan`.
-            replicas: Independent simulations; None: 8 with OpenMM, 512 with torch.
-            **more: Other fields of `SimulationPlan`.
-
-        Raises:
-            ValueError: if a time does not fit the step of 1 fs, or is too short for a frame of each replica.
-        """
-        replicas = replicas or USUAL_REPLICAS.get(engine, 1)
-        interval = _steps("every", every)
-        frames = round(ns * 1000 / (interval * STEP * replicas)) if ns > 0 else 0
-        if frames < 1:
-            raise ValueError(
-                f"ns must give each of {replicas} replicas at least one frame of {every:g} ps, "
-                f"{replicas * every / 1000:g} ns in all, got {ns:g}; raise it, or use fewer replicas."
-            )
-        steps = {"interval": interval, "equilibration": _steps("equilibration", equilibration)}
-        return cls.parse({"engine": engine, "replicas": replicas, "frames": frames, **steps, **more})
-
-    def ladder(self, system: MolecularSystem) -> tuple[float, ...]:
-        """Temperatures in K, the target's first."""
-        if self.method == "langevin":
-            return (system.temperature,)
-        return geometric_ladder(system.temperature, self.highest_temperature, system.n_atoms)
-
-    def fixed(self) -> dict[str, Any]:
-        """The fields that must stay the same when a run is continued."""
-        return {key: value for key, value in self.plain().items() if key != "frames"}
-
-
-def _steps(name: str, picoseconds: float) -> int:
-    steps = round(picoseconds / STEP) if picoseconds > 0 else 0
-    if steps < 1 or abs(steps * STEP - picoseconds) > 1e-9 * picoseconds:
-        raise ValueError(
-            f"{name} must be a positive multiple of the step, {STEP * 1000:g} fs, got {picoseconds:g} ps."
-        )
-    return steps
+STEPS_PER_SECOND: Final = {"openmm": 15_000, "torch": 110_000}
+"""Of a core, for 22 atoms, as measured on two cores (docs/benchmarks.md): a first guess of the time left."""
+GROWTH: Final = 1.6
+"""Steps take longer by this power of the number of atoms; measured: 1.5 up to 42 atoms, 1.75 up to 147."""
 
 
 SUMS: Final = ("tried", "accepted", "temperatures")
@@ -152,6 +70,11 @@ class RunState:
     attempts: int = 0
     """Rounds of exchanges so far."""
     round_trips: int = 0
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """How walkers moved on the ladder while frames were kept."""
+        return Exchanges(self.tried, self.accepted, self.round_trips)
 
     @classmethod
     def fresh(cls, structure: NDArray[np.float64], replicas: int, rungs: int) -> RunState:
@@ -189,7 +112,8 @@ class Simulation:
     """A run and its file.
 
     An interrupted run resumes from ``name.h5.state``, next to its file ``name.h5``. The state is not needed
-    to read the frames.
+    to read the frames. A tempering run writes the frames above the target temperature to `ladder_path`,
+    ``name.ladder.h5``. Runs of earlier versions have no such file, and go on without it.
 
     Args:
         path: The HDF5 file, new or from an earlier run with the same plan.
@@ -216,14 +140,77 @@ class Simulation:
         self._workers = workers
         self.resumed = self.path.exists()
         self._begun_on: str | None = None
+        self.ladder_every = math.ceil(LADDER_STEPS / plan.interval) if len(self.ladder) > 1 else 0
+        """Every so many frames, those above the target temperature are kept, too; 0: never."""
         if self.resumed:
             info = trajectory.open_info(self.path)
             self._check_same(info)
             self.system = info.system
             self._begun_on = info.provenance.get("place")
+            self.ladder_every = info.provenance.get("ladder_every", 0)
             self.state = RunState.load(self.state_path)
+            self._check_ladder_file()
         else:
             self.state = RunState.fresh(system.positions, plan.replicas, len(self.ladder))
+
+    @classmethod
+    def planned(
+        cls,
+        path: str | Path,
+        system: MolecularSystem,
+        ns: float,
+        *,
+        workers: int | None = None,
+        replicas: int | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A run by its length; see `SimulationPlan.of_times`.
+
+        Unless ``replicas`` are given, a file that exists is continued with its own number of them.
+        """
+        if replicas is None and Path(path).exists():
+            recorded = trajectory.open_info(path).provenance.get("plan") or {}
+            replicas = recorded.get("replicas")
+        return cls(path, system, SimulationPlan.of_times(ns, system, replicas=replicas, **settings), workers)
+
+    @property
+    def ladder_path(self) -> Path:
+        """File with the frames above the target temperature, if there are any (`ladder_every`)."""
+        return trajectory.ladder_file(self.path)
+
+    @property
+    def walkers(self) -> int:
+        """Copies of the molecule that move."""
+        return self.plan.replicas * len(self.ladder)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all walkers in the whole run, with those before the first frame."""
+        plan = self.plan
+        return self.walkers * (SPREAD_STEPS + plan.equilibration + plan.frames * plan.interval)
+
+    @property
+    def steps_done(self) -> int:
+        """Those of them whose results are on disk."""
+        before = sum((SPREAD_STEPS, self.plan.equilibration)[: self.state.block])
+        return self.walkers * (before + self.state.frames * self.plan.interval)
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Rough duration of a step of one walker on this machine; None on a GPU, where nothing is known."""
+        if self._place in (*GPU_PLATFORMS, "cuda"):
+            return None
+        busy = min(self._workers or worker_count(self._place), len(self._shares()))
+        speed = busy * STEPS_PER_SECOND[self.plan.engine]
+        return math.pow(max(1.0, self.system.n_atoms / 22), GROWTH) / speed
+
+    @property
+    def bytes_of_frames(self) -> tuple[int, int]:
+        """Rough sizes of the file and of the ladder file at the end."""
+        frame = 24 * self.system.n_atoms + 40
+        frames = self.plan.replicas * self.plan.frames
+        hot = frames // self.ladder_every * (len(self.ladder) - 1) if self.ladder_every else 0
+        return frame * frames, frame * hot
 
     @property
     def state_path(self) -> Path:
@@ -249,25 +236,33 @@ class Simulation:
             return
         place = self._place
         if not self.resumed:
-            made = {"command": "simulate", "plan": self.plan.fixed(), "place": place, "ladder": self.ladder}
-            trajectory.create(self.path, self.system, made)
+            if self.ladder_every:
+                trajectory.check_new(self.ladder_path)
+            trajectory.create(self.path, self.system, self._provenance)
             self.state.save(self.state_path)
             self.resumed = True
+        if self.ladder_every and not self.ladder_path.exists():
+            trajectory.create(self.ladder_path, self.system, self._provenance, ladder=True)
         workers = self._workers or worker_count(place)
         setup = (self.plan.engine, self.system, place)
         report = _Report(self, progress or silent)
         if self.plan.engine == "torch":
-            report.progress("compiling the force field", 0, 0, "about a minute")
+            report.progress("compiling the force field", self.steps_done, self.steps, "about a minute")
         with (
             only_writer(self.path),
             WorkerPool("knotflow.simulation.tasks:task_worker", setup, workers) as pool,
         ):
+            warned = False
             while not self.finished:
                 self._run_block(pool, report)
+                if not warned and (warning := self.state.exchanges.warning(self.ladder)):
+                    log.warning(warning)
+                    warned = True
 
     def _run_block(self, pool: WorkerPool, report: _Report) -> None:
         """One block of all replicas; it is done when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
+        hot = self._hot_frames(frames) if phase == "sampling" else range(0)
         shares = self._shares()
         exchanges = len(self.ladder) > 1 and phase != "spreading"
         exchange = min(interval, EXCHANGE_STEPS) if exchanges else interval
@@ -281,6 +276,7 @@ class Simulation:
                 self.state.attempts,
                 seed=_seed(self.plan.seed, self.state.block, number),
                 thermalise=self.state.block <= 1,
+                hot=hot,
             )
             for number, share in enumerate(shares)
         ]
@@ -288,34 +284,53 @@ class Simulation:
         report.begin(phase)
         for number, outcome in pool.imap_unordered(tasks, report):
             outcomes[number] = outcome
-            report(number, outcome.energies.size * interval * len(self.ladder))
+            report.exchanges += outcome.exchanges
+            report(number, outcome.temperatures.size * interval * len(self.ladder))
         done = [outcomes[number] for number in range(len(shares))]
         self.state.walkers = Walkers.join([outcome.walkers for outcome in done])
         self.state.block += 1
         if phase != "spreading":
             self.state.attempts += frames * interval // exchange
         if phase == "sampling":
-            self._keep(done, frames)
+            self._keep(done, frames, hot)
         self.state.save(self.state_path)
 
-    def _keep(self, done: list[Outcome], frames: int) -> None:
-        """Append the frames of a block to the file, replica after replica."""
+    def _keep(self, done: list[Outcome], frames: int, hot: range) -> None:
+        """Append the frames of a block to the files, replica after replica."""
         state, replicas = self.state, self.plan.replicas
-        replica = np.repeat(np.arange(replicas, dtype=np.int32), frames)
-        frame = np.tile(np.arange(state.frames, state.frames + frames), replicas)
-        times = np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64)
-        positions, forces, energies = (
-            np.concatenate([row for outcome in done for row in getattr(outcome, name)])
-            for name in ("positions", "forces", "energies")
-        )
-        new = Frames(positions, forces, energies, replica, frame, times)
+        new = self._frames([outcome.cold for outcome in done], range(frames))
         trajectory.append(self.path, new, at=state.frames * replicas)
+        if hot:
+            above = self._frames([o.hot for o in done if o.hot is not None], hot, self.ladder[1:])
+            rows = state.frames // self.ladder_every * (self.walkers - replicas)
+            trajectory.append(self.ladder_path, above, at=rows)
         state.frames += frames
         state.temperatures = state.temperatures + np.concatenate([o.temperatures.sum(1) for o in done])
-        for outcome in done:
-            state.tried = state.tried + outcome.tried
-            state.accepted = state.accepted + outcome.accepted
-            state.round_trips += outcome.round_trips
+        total = sum((outcome.exchanges for outcome in done), state.exchanges)
+        state.tried, state.accepted, state.round_trips = total.tried, total.accepted, total.round_trips
+
+    def _frames(
+        self, done: list[Kept], numbers: range, temperatures: tuple[float, ...] | None = None
+    ) -> Frames:
+        """Frames of a block: replica after replica, frame after frame, temperature after temperature."""
+        positions, forces, energies = (np.concatenate(part) for part in zip(*done, strict=True))
+        replica, frame, rung = (index.reshape(-1) for index in np.indices(energies.shape))
+        frame = self.state.frames + np.array(numbers)[frame]
+        return Frames(
+            positions.reshape(-1, *positions.shape[3:]),
+            forces.reshape(-1, *forces.shape[3:]),
+            energies.reshape(-1),
+            replica.astype(np.int32),
+            frame,
+            np.asarray((frame + 1) * (self.plan.interval * STEP), dtype=np.float64),
+            None if temperatures is None else np.array(temperatures)[rung],
+        )
+
+    def _hot_frames(self, frames: int) -> range:
+        """Frames of the next block of which all temperatures are kept: those that end a stretch."""
+        if not self.ladder_every:
+            return range(0)
+        return range(-(self.state.frames + 1) % self.ladder_every, frames, self.ladder_every)
 
     def _block(self) -> tuple[str, int, int, tuple[float, ...]]:
         """Phase, number of frames, steps per frame and temperatures of the next block."""
@@ -349,13 +364,9 @@ class Simulation:
 
     @property
     def _groups_per_task(self) -> int:
-        if self.plan.engine == "openmm":
-            return 1
-        from knotflow.energies.torch_force_field import frames_at_once
-
-        at_once = frames_at_once(self.system.n_atoms) if self._place == "cpu" else GPU_WALKERS
-        largest = max(1, at_once // len(self.ladder))
-        return min(largest, math.ceil(self.plan.replicas / FEWEST_TASKS)) if self._place == "cpu" else largest
+        if self._place == "cuda":
+            return max(1, GPU_WALKERS // len(self.ladder))
+        return groups_per_task(self.plan.engine, self.plan.replicas, len(self.ladder), self.system.n_atoms)
 
     @property
     def _frames_per_block(self) -> int:
@@ -363,6 +374,11 @@ class Simulation:
         steps = TASK_STEPS[self.plan.engine] / smaller
         walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
         return max(1, round(steps / (walkers * self.plan.interval)))
+
+    @property
+    def _provenance(self) -> dict[str, Any]:
+        made = {"command": "simulate", "plan": self.plan.fixed(), "place": self._place, "ladder": self.ladder}
+        return made | ({"ladder_every": self.ladder_every} if self.ladder_every else {})
 
     def _check_same(self, info: trajectory.TrajectoryInfo) -> None:
         """Refuse a file that was begun with another plan or molecule."""
@@ -372,6 +388,24 @@ class Simulation:
         refuse_others(
             self.path, "a simulation", _inputs(recorded, info.system), _inputs(self.plan.fixed(), self.system)
         )
+
+    def _check_ladder_file(self) -> None:
+        """Refuse to continue with a ladder file that is missing or of another run."""
+        kept = self.state.frames // self.ladder_every if self.ladder_every else 0
+        if kept == 0 and not (self.ladder_every and self.ladder_path.exists()):
+            return
+        needed = kept * (self.walkers - self.plan.replicas)
+        if not self.ladder_path.exists():
+            raise FileNotFoundError(
+                f"{self.ladder_path} with the frames above the target temperature is missing; put it back "
+                f"beside {self.path.name}, or choose another --out."
+            )
+        info = trajectory.open_info(self.ladder_path, ladder=True)
+        if not same(info.provenance.get("plan"), self.plan.fixed()) or info.n_frames < needed:
+            raise ValueError(
+                f"{self.ladder_path} does not belong to {self.path.name}; put the right one beside it, or "
+                "choose another --out."
+            )
 
 
 def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
@@ -385,6 +419,8 @@ class _Report:
 
     def __init__(self, simulation: Simulation, progress: Progress) -> None:
         self.simulation, self.progress = simulation, progress
+        self.exchanges = simulation.state.exchanges
+        """Of all blocks so far, and of the tasks that are done in this one."""
         self._phase = ""
         self._tasks: dict[int, int] = {}
         """Steps done in each task of the block."""
@@ -395,23 +431,24 @@ class _Report:
         """Called when a block begins."""
         self._phase = phase
         self._tasks.clear()
+        self.exchanges = self.simulation.state.exchanges
 
     def __call__(self, task: int, steps: int) -> None:
         self._tasks[task] = steps
-        plan, state = self.simulation.plan, self.simulation.state
-        walkers = plan.replicas * len(self.simulation.ladder)
-        before = [SPREAD_STEPS, plan.equilibration]
-        kept, block = state.frames * plan.interval, sum(self._tasks.values())
-        done = walkers * (sum(before[: state.block]) + kept) + block
+        run = self.simulation
+        block = sum(self._tasks.values())
+        done, kept = run.steps_done + block, run.state.frames * run.plan.interval
         if self._phase == "sampling":
-            kept += block // walkers
-        note = f"{plan.replicas * kept * STEP / 1000:.1f} ns kept"
+            kept += block // run.walkers
+        note = f"{run.plan.replicas * kept * STEP / 1000:.1f} ns kept"
         now = time.perf_counter()
         since, first = self._first = self._first or (now, done)
         if done > first:
             speed = (done - first) * STEP / 1000 / (now - since) * 86400
             note += f", {speed:,.0f} ns/day of all walkers"
-        self.progress(self._phase, done, walkers * (sum(before) + plan.frames * plan.interval), note)
+        if self._phase == "sampling" and self.exchanges:
+            note += f", {self.exchanges}"
+        self.progress(self._phase, done, run.steps, note)
 
 
 def _seed(seed: int, block: int, task: int) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import Engine, EngineName, make_engine
-from knotflow.simulation.tempering import Ladder
+from knotflow.simulation.tempering import Exchanges, Ladder
 from knotflow.workers import report
 
 REPORT_EVERY: Final = 1.0
@@ -68,6 +68,7 @@ class Task:
         attempts: Number of earlier attempts.
         seed: Seed of all random numbers.
         thermalise: Whether to draw new velocities first.
+        hot: Numbers of the frames of which the walkers above the lowest temperature are kept, too.
     """
 
     walkers: Walkers
@@ -78,23 +79,34 @@ class Task:
     attempts: int
     seed: int
     thermalise: bool = False
+    hot: range = range(0)
+
+
+class Kept(NamedTuple):
+    """Frames of some rungs, with shapes (groups, frames, rungs, ...), in nm and kJ/mol."""
+
+    positions: NDArray[np.float32]
+    forces: NDArray[np.float32]
+    energies: Floats
+
+    @classmethod
+    def stack(cls, frames: list[Kept], rungs: slice) -> Kept:
+        """Some rungs of frames, one after the other; a single frame has the shape (groups, rungs, ...)."""
+        return cls(*(np.stack([part[:, rungs] for part in parts], 1) for parts in zip(*frames, strict=True)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Walkers after a task, frames of those at the lowest temperature, and statistics.
-
-    Arrays of frames have the shape (groups, frames, ...), in nm, kJ/mol and K.
-    """
+    """Walkers after a task, frames and statistics."""
 
     walkers: Walkers
-    positions: NDArray[np.float32]
-    forces: NDArray[np.float32]
-    energies: Floats
+    cold: Kept
+    """Frames at the lowest temperature: a single rung."""
+    hot: Kept | None
+    """Frames at all higher temperatures; None if none were asked for."""
     temperatures: Floats
-    tried: Ints
-    accepted: Ints
-    round_trips: int
+    """Kinetic temperatures in K of the frames at the lowest temperature, shape (groups, frames)."""
+    exchanges: Exchanges
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:
@@ -127,7 +139,10 @@ def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Tas
 
 
 def run_task(engine: Engine, task: Task) -> Outcome:
-    """Move and exchange walkers; keep a frame of each group's coldest walker at every interval."""
+    """Move and exchange walkers; keep a frame of each group's coldest walker at every interval.
+
+    The engine has computed energies and forces of all walkers for the last step, so hot frames cost nothing.
+    """
     random = np.random.default_rng(task.seed)
     engine.seed(int(random.integers(1, 2**31)))
     walkers = task.walkers
@@ -136,7 +151,8 @@ def run_task(engine: Engine, task: Task) -> Outcome:
     x, v = (part.reshape(-1, *shape[2:]) for part in (walkers.positions, walkers.velocities))
     if task.thermalise:
         v = engine.thermal_velocities(ladder.of_walkers().reshape(-1), random)
-    frames = []
+    kept: list[Kept] = []
+    temperatures: list[Floats] = []
     for _ in range(task.frames):
         for _ in range(task.interval // task.exchange):
             now = engine.advance(x, v, ladder.of_walkers().reshape(-1), task.exchange)
@@ -144,17 +160,16 @@ def run_task(engine: Engine, task: Task) -> Outcome:
             if len(task.temperatures) > 1:
                 rescale = ladder.exchange(now.energies.reshape(shape[:2]), random)
                 v = v * rescale.reshape(-1, 1, 1)
-        coldest = np.arange(shape[0]) * shape[1] + ladder.at_bottom()
-        frames.append([part[coldest] for part in (now.positions, now.forces, now.energies, now.temperatures)])
-    positions, forces, energies, temperatures = (np.stack(part, 1) for part in zip(*frames, strict=True))
-    moved = Walkers(x.reshape(shape), v.reshape(shape), ladder.rungs, ladder.heading)
+        on_rungs = np.arange(shape[0])[:, None] * shape[1] + ladder.on_rungs()
+        rungs = on_rungs if len(kept) in task.hot else on_rungs[:, :1]
+        forces, positions = now.forces[rungs], now.positions[rungs]
+        kept.append(Kept(positions.astype(np.float32), forces.astype(np.float32), now.energies[rungs]))
+        temperatures.append(now.temperatures[on_rungs[:, 0]])
+    hot = [kept[number] for number in task.hot]
     return Outcome(
-        moved,
-        positions.astype(np.float32),
-        forces.astype(np.float32),
-        energies,
-        temperatures,
-        ladder.tried,
-        ladder.accepted,
-        ladder.round_trips,
+        Walkers(x.reshape(shape), v.reshape(shape), ladder.rungs, ladder.heading),
+        Kept.stack(kept, np.s_[:1]),
+        Kept.stack(hot, np.s_[1:]) if hot else None,
+        np.stack(temperatures, 1),
+        Exchanges(ladder.tried, ladder.accepted, ladder.round_trips),
     )

@@ -57,6 +57,27 @@ def autocorrelation_time(values: ArrayLike) -> float:
     return float(tau[int(enough.argmax()) if enough.any() else -1])
 
 
+def table_of_chains(values: ArrayLike, chain: ArrayLike) -> Floats:
+    """Values (m,) of several chains as a table (n, chains), each cut to the length of the shortest.
+
+    Args:
+        values: One number per row; rows of a chain in order.
+        chain: The chain of each row.
+    """
+    order = np.argsort(np.asarray(chain), kind="stable")
+    _, counts = np.unique(np.asarray(chain), return_counts=True)
+    x, starts = np.asarray(values, dtype=np.float64)[order], np.cumsum(counts) - counts
+    return np.stack([x[start : start + counts.min()] for start in starts], axis=1)
+
+
+def stretches(inside: ArrayLike, chain: ArrayLike) -> int:
+    """Number of visits: stretches of successive rows of a chain for which ``inside`` (m,) holds."""
+    order = np.argsort(np.asarray(chain), kind="stable")
+    here, of = np.asarray(inside, dtype=bool)[order], np.asarray(chain)[order]
+    goes_on = here[1:] & here[:-1] & (of[1:] == of[:-1])
+    return int(here.sum() - goes_on.sum())
+
+
 def _table(values: ArrayLike) -> Floats:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim not in (1, 2):

@@ -115,6 +115,17 @@ def over_replicas(values: Floats, replica: ArrayLike) -> Estimate:
     return mean(values, np.unique(np.asarray(replica), return_inverse=True)[1])
 
 
+def share_interval(count: float, n: int, errors: float) -> tuple[float, float]:
+    r"""The shares p that explain ``count`` of n independent events within some standard errors.
+
+    These are the p with $(p - \hat p)^2 \le z^2 p(1 - p)/n$, an interval that has a length even if none or
+    all of the events happened (Wilson, JASA 22, 1927).
+    """
+    z, p = errors**2 / n, count / n
+    half = math.sqrt(z * p * (1 - p) + z**2 / 4)
+    return max(0.0, (p + z / 2 - half) / (1 + z)), min(1.0, (p + z / 2 + half) / (1 + z))
+
+
 def bootstrap(
     statistic: Callable[..., ArrayLike], *labels: Rows, seed: int = 0, repeats: int = REPEATS
 ) -> Floats:

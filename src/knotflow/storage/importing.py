@@ -15,6 +15,7 @@ from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
+from knotflow.storage.intake import Intake
 from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
 from knotflow.storage.trajectory import Frames
 
@@ -47,11 +48,12 @@ def convert(
     stride: int = 1,
     provenance: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda read: None,
-) -> int:
+) -> Intake:
     """Write other programs' frames into a trajectory file, which appears when it is complete.
 
     Every file becomes a replica, or several if it numbers its segments. Missing energies and forces are
-    computed; a sample of given ones is checked.
+    computed; a sample of given ones is checked. Labels of equivalent hydrogens are brought to the order of
+    the structure, and mirror images are set aside (`Intake`).
 
     Args:
         sources: Files in the formats of `read_frames`.
@@ -64,10 +66,11 @@ def convert(
         progress: Called with the number of frames read so far.
 
     Returns:
-        Number of frames kept.
+        The intake, which counts the frames in which labels were exchanged and those set aside.
 
     Raises:
-        ValueError: if frames are damaged, or do not belong to this molecule and force field.
+        ValueError: if frames are damaged, do not belong to this molecule and force field, or are mostly
+            mirror images of the structure.
         OSError: if a file is missing or ``out`` exists.
     """
     if stride < 1:
@@ -79,16 +82,17 @@ def convert(
         part.unlink(missing_ok=True)  # left by an import that was killed
         try:
             trajectory.create(part, system, notes)
-            n_frames = 0
-            for frames in _checked(sources, system, energy, topology, stride, progress):
+            n_frames, intake = 0, Intake(system, sources)
+            for frames in _checked(sources, intake, energy, topology, stride, progress):
                 _append(part, out, frames, n_frames)
                 n_frames += len(frames)
+            intake.conclude()
             if n_frames == 0:
                 raise ValueError(f"there are no frames in {', '.join(map(str, sources))}.")
             part.replace(out)
         finally:
             part.unlink(missing_ok=True)
-    return n_frames
+    return intake
 
 
 def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
@@ -104,13 +108,14 @@ def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
 
 def _checked(
     sources: Sequence[Path],
-    system: MolecularSystem,
+    intake: Intake,
     energy: MolecularEnergy,
     topology: Path | None,
     stride: int,
     progress: Callable[[int], None],
 ) -> Iterator[Frames]:
     """All frames to keep, in pieces, complete and numbered."""
+    system = intake.system
     check_every = max(1, (total_frames(sources) or 0) // (stride * SAMPLES))
     rows_at_once = max(16, ATOMS_AT_ONCE // system.n_atoms)
     seen: Counter[int] = Counter()
@@ -122,7 +127,8 @@ def _checked(
             replica = first_replica + found.segment
             number = _running_numbers(replica, seen)
             keep = number % stride == 0
-            kept = found[keep]
+            kept, usable = intake(found[keep])
+            keep[keep] = usable
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)

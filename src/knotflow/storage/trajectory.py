@@ -14,6 +14,17 @@ The layout is MDTraj's (conventions "Pande" 1.1), so ``mdtraj.load("data.h5")`` 
 | ``knotflow/system`` | bytes | the whole `MolecularSystem` as JSON, force field included |
 | ``knotflow/provenance`` | bytes | JSON: how the file was made |
 
+A *ladder file* (`ladder_file`) holds the frames of a tempering run above its target temperature, in the same
+layout, with one more dataset:
+
+| dataset | shape | unit |
+| --- | --- | --- |
+| ``temperature`` | (frames,) float64 | K, at which the frame was sampled |
+
+Its ``replica`` is the number of the ladder; its ``frame`` and ``time`` are those of the frame that the same
+ladder has in the main file at that moment. What reads frames of one temperature refuses a ladder file;
+``ladder=True`` reads it.
+
 An append happens completely or not at all (`knotflow.storage.journal`): after a kill or on a full disk, all
 earlier frames are still there, and the same append can be repeated.
 """
@@ -27,9 +38,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +69,8 @@ COLUMNS = {
     "time": Column("time", np.float64, "picoseconds"),
 }
 """Columns of the file, by field of `Frames`."""
+TEMPERATURE: Final = Column("temperature", np.float64, "kelvin")
+"""The column that only ladder files have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +84,7 @@ class Frames:
         replica: Number of the independent simulation, shape ``(n,)``, int32.
         frame: Number of the frame within its replica, shape ``(n,)``, int64.
         time: In ps since the start of the replica, shape ``(n,)``, float64.
+        temperature: In K, shape ``(n,)``, float64; None: that of the molecule. Only ladder files have it.
 
     Raises:
         ValueError: if the shapes do not match.
@@ -82,12 +96,13 @@ class Frames:
     replica: NDArray[np.int32]
     frame: NDArray[np.int64]
     time: NDArray[np.float64]
+    temperature: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.positions)
         if len(shape) != 3 or shape[2] != 3:
             raise ValueError(f"positions must have shape (frames, atoms, 3), got {shape}.")
-        for name, column in COLUMNS.items():
+        for name, column in _columns(self.temperature is not None).items():
             value = np.asarray(getattr(self, name), dtype=column.dtype)
             expected = shape if column.per_atom else shape[:1]
             if value.shape != expected:
@@ -99,7 +114,21 @@ class Frames:
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Frames:
         """Some of the frames."""
-        return Frames(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return Frames(**{name: getattr(self, name)[rows] for name in _columns(self.temperature is not None)})
+
+
+def _columns(ladder: bool) -> dict[str, Column]:
+    """Columns of a file or of a ladder file, by field of `Frames`."""
+    return COLUMNS | {"temperature": TEMPERATURE} if ladder else COLUMNS
+
+
+def ladder_file(path: str | Path) -> Path:
+    """The file beside a trajectory for the frames above its temperature: ``a.ladder.h5`` of ``a.h5``.
+
+    Only tempering runs have one. ``replica`` has the same meaning in both, so that a split by replicas holds
+    for both.
+    """
+    return Path(path).with_suffix(".ladder.h5")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +140,9 @@ class TrajectoryInfo:
     n_frames: int
 
 
-def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]) -> None:
+def create(
+    path: str | Path, system: MolecularSystem, provenance: dict[str, Any], *, ladder: bool = False
+) -> None:
     """Write a trajectory file without frames.
 
     Args:
@@ -119,6 +150,7 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
         system: The molecule.
         provenance: How the frames are made (command, options, seed), as JSON values. The version of knotflow
             is added.
+        ladder: Whether frames will have a temperature.
 
     Raises:
         FileExistsError: if the file exists.
@@ -127,7 +159,7 @@ def create(path: str | Path, system: MolecularSystem, provenance: dict[str, Any]
     check_new(path)
     content = io.BytesIO()
     with hdf5.open_file(content, "w") as file:
-        hdf5.begin(file, system.plain(), COLUMNS.values(), "version", VERSION)
+        hdf5.begin(file, system.plain(), _columns(ladder).values(), "version", VERSION)
         hdf5.store_json(file, "provenance", {**provenance, "knotflow": __version__})
     journal.forget(path)
     write_atomically(path, content.getvalue())
@@ -147,7 +179,7 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
 
     Args:
         path: The file, made by `create`.
-        frames: At least one, of the same molecule.
+        frames: At least one, of the same molecule, with temperatures if it is a ladder file.
         at: First row to write, at most the number of frames in the file.
 
     Raises:
@@ -158,12 +190,12 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
     _check_exists(path)
     with only_writer(path), journal.interrupts_later():
         journal.settle(path)
-        with _opened(path) as file:
+        with _opened(path, ladder=frames.temperature is not None) as file:
             length = len(file["coordinates"])
             _check_fit(path, frames, at, length, file["coordinates"].shape[1])
         with journal.Overlay(path) as overlay:
             with hdf5.open_file(overlay, "r+") as file:
-                for name, column in COLUMNS.items():
+                for name, column in _columns(frames.temperature is not None).items():
                     hdf5.put_rows(file[column.name], at, getattr(frames, name))
             try:
                 overlay.commit()
@@ -171,8 +203,8 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
                 raise _full_sentence(path, error, overlay.bytes_changed, len(frames), length) from error
 
 
-def open_info(path: str | Path) -> TrajectoryInfo:
-    """Molecule, provenance and number of frames of a file.
+def open_info(path: str | Path, *, ladder: bool = False) -> TrajectoryInfo:
+    """Molecule, provenance and number of frames of a file, or of a ladder file.
 
     Raises:
         ValueError: if the file is not a trajectory of knotflow.
@@ -182,12 +214,12 @@ def open_info(path: str | Path) -> TrajectoryInfo:
     def look(file: h5py.File) -> tuple[Any, Any, int]:
         return hdf5.load_json(file, "system"), hdf5.load_json(file, "provenance"), len(file["coordinates"])
 
-    system, provenance, n_frames = _consistently(Path(path), look)
+    system, provenance, n_frames = _consistently(Path(path), look, ladder)
     return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
 
 
-def fingerprint(path: str | Path) -> str:
-    """SHA-256 of a file's contents: number of frames, molecule, all energies and replica numbers.
+def fingerprint(path: str | Path, *, ladder: bool = False) -> str:
+    """SHA-256 of a file's contents: number of frames, molecule, all energies, replicas and temperatures.
 
     Files with the same frames have the same fingerprint, wherever they are. Positions are not read.
 
@@ -199,19 +231,20 @@ def fingerprint(path: str | Path) -> str:
     def look(file: h5py.File) -> str:
         found = hashlib.sha256(str(len(file["coordinates"])).encode())
         found.update(file["knotflow"]["system"][()].tobytes())
-        for name in ("energies", "replica"):
-            found.update(file[COLUMNS[name].name][()].tobytes())
+        for name in ("energies", "replica", *(["temperature"] if ladder else [])):
+            found.update(file[_columns(ladder)[name].name][()].tobytes())
         return found.hexdigest()
 
-    return _consistently(Path(path), look)
+    return _consistently(Path(path), look, ladder)
 
 
-def read(path: str | Path, rows: slice = slice(None)) -> Frames:
+def read(path: str | Path, rows: slice = slice(None), *, ladder: bool = False) -> Frames:
     """Frames of a file, even while it is being written to.
 
     Args:
         path: The file.
         rows: Rows to read, all by default; the step must be positive.
+        ladder: Whether it is a ladder file, whose frames have a temperature.
 
     Raises:
         ValueError: if the file is not a trajectory of knotflow.
@@ -224,27 +257,27 @@ def read(path: str | Path, rows: slice = slice(None)) -> Frames:
 
     def look(file: h5py.File) -> Frames:
         wanted = slice(*rows.indices(len(file["coordinates"])))
-        return Frames(*(file[column.name][wanted] for column in COLUMNS.values()))
+        return Frames(*(file[column.name][wanted] for column in _columns(ladder).values()))
 
-    return _consistently(Path(path), look)
+    return _consistently(Path(path), look, ladder)
 
 
-def pieces(path: str | Path, size: int = ROWS_AT_ONCE) -> Iterator[Frames]:
+def pieces(path: str | Path, size: int = ROWS_AT_ONCE, *, ladder: bool = False) -> Iterator[Frames]:
     """All present frames of a file in order, at most ``size`` at a time."""
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}.")
-    n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]))
+    n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]), ladder)
     for start in range(0, n_frames, size):
-        yield read(path, slice(start, min(start + size, n_frames)))
+        yield read(path, slice(start, min(start + size, n_frames)), ladder=ladder)
 
 
-def _consistently(path: Path, look: Callable[[h5py.File], T]) -> T:
+def _consistently(path: Path, look: Callable[[h5py.File], T], ladder: bool) -> T:
     """The result of ``look``, repeated if the file was written to meanwhile."""
     _check_exists(path)
     for attempt in range(20):
         before = journal.state(path)
         try:
-            with _opened(path) as file:
+            with _opened(path, ladder) as file:
                 found = look(file)
         except (OSError, ValueError):  # parts of two states may not fit together
             if journal.state(path) == before:
@@ -257,8 +290,8 @@ def _consistently(path: Path, look: Callable[[h5py.File], T]) -> T:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    """A trajectory file, open for reading."""
+def _opened(path: Path, ladder: bool) -> Iterator[h5py.File]:
+    """A trajectory file or a ladder file, open for reading."""
     with hdf5.reading(path, "`knotflow import` reads other formats", journal.pending(path)) as file:
         if "knotflow" not in file:
             kind = "an MDTraj trajectory" if "coordinates" in file else "an HDF5 file"
@@ -271,6 +304,14 @@ def _opened(path: Path) -> Iterator[h5py.File]:
                 f"{path} holds samples of a model; read it with knotflow.storage.samples.read_samples."
             )
         hdf5.check_version(path, file, "version", VERSION)
+        if ladder != (TEMPERATURE.name in file):
+            raise ValueError(
+                f"{path} holds frames of one temperature; those of others are in {ladder_file(path).name}, "
+                "if `knotflow simulate --method tempering` made it."
+                if ladder
+                else f"{path} holds the frames of a tempering run above its target temperature; give the "
+                "file beside it, without .ladder in its name."
+            )
         yield file
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, Self, cast
 
-import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from knotflow.config import Config
@@ -27,12 +26,13 @@ from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
-from knotflow.storage.split import Split
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
-from knotflow.training.objectives import Batch, Metric
+from knotflow.training.frames import load_data
+from knotflow.training.objectives import Metric
 from knotflow.training.refinement import refine
 from knotflow.training.replay import effective_share
 from knotflow.training.run import fit
+from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
 from knotflow.transforms import FAMILIES, Line
 
 FORCE_SHARE = 3.0
@@ -71,47 +71,20 @@ class MoleculeTraining(Config):
     published: bool = False
     """With the preset paper: bins of B-splines as narrow as 1e-6 of the whole, no start from the
     marginals, no clipping, no average and no warm-up, as published."""
+    temperatures: bool = False
+    """Whether to train on all temperatures of a tempering run: see `TemperatureRange`."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = False
     """Compile the loss to one graph, for GPUs: see `TrainingConfig`."""
 
-
-class MolecularData(NamedTuple):
-    """A trajectory in internal coordinates, split into training and validation data."""
-
-    train: Batch
-    validation: Batch
-    split: Split
-
-
-def load_data(
-    path: str | Path, coordinates: InternalCoordinates, progress: Progress = silent
-) -> MolecularData:
-    r"""Internal coordinates $q$ and the scores of their density, from a trajectory file.
-
-    The score is $-\partial u/\partial q + \partial L/\partial q$ with $L = \log|\partial x/\partial q|$; the
-    flow's score should equal it. Both are computed in float64 and kept in float32.
-
-    Raises:
-        ValueError: if there are fewer than 100 frames.
-    """
-    info = trajectory.open_info(path)
-    if info.n_frames < 100:
-        raise ValueError(f"training needs at least 100 frames, {path} has {info.n_frames}; simulate longer.")
-    points, scores, replicas = [], [], []
-    for frames in trajectory.pieces(path):
-        x = torch.from_numpy(frames.positions).double()
-        force = torch.from_numpy(frames.forces).double() / info.system.kT
-        q, _ = coordinates(x)
-        volume = torch.func.grad(lambda q: coordinates.inverse(q)[1].sum())(q)
-        points.append(q.float())
-        scores.append((coordinates.internal_force(x, force) + volume).float())
-        replicas.append(frames.replica)
-        progress("reading frames", sum(map(len, replicas)), info.n_frames)
-    split = Split.of(Path(path).name, np.concatenate(replicas))
-    held_out = torch.from_numpy(split.mask())
-    q, score = torch.cat(points), torch.cat(scores)
-    return MolecularData(Batch(q[~held_out], score[~held_out]), Batch(q[held_out], score[held_out]), split)
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.temperatures and (self.preset == "paper" or self.refine or self.reverse_kl):
+            raise ValueError(
+                "temperatures can be combined neither with the preset paper, nor with refine or reverse_kl, "
+                "which are for one temperature"
+            )
+        return self
 
 
 def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: Tensor) -> FlowConfig:
@@ -130,6 +103,7 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
         family=choice.transform,
         bins=choice.bins or (min(16, usual) if quick and usual else None),
         order=choice.order,
+        context=int(choice.temperatures),
     )
 
 
@@ -213,7 +187,8 @@ def train_generator(
     split, and is all that sampling needs. Called again, an unfinished run resumes; a finished one is loaded.
 
     Args:
-        data: trajectory file of knotflow.
+        data: trajectory file of knotflow; with ``choice.temperatures`` that of a tempering run, whose other
+            temperatures are in the file beside it.
         folder: the run folder.
         choice: preset and changes to it.
         energy: makes the energy of the molecule, as `knotflow.energies.force_field` does. It is needed for
@@ -226,27 +201,30 @@ def train_generator(
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
-    loaded = load_data(data, coordinates, progress or silent)
+    load, temperatures = load_ladder if choice.temperatures else load_data, None
+    loaded = load(data, coordinates, progress or silent)
+    shape = loaded.train.x
+    if choice.temperatures:
+        temperatures = temperature_range(loaded.train)
+        shape = shape_at_lowest(loaded.train, temperatures, coordinates)
     torch.manual_seed(choice.seed)
-    config = flow_config(choice, coordinates, loaded.train.x)
-    generator = BoltzmannGenerator(coordinates, config.build(), system.plain())
+    flow = flow_config(choice, coordinates, shape).build()
+    generator = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
     train, validation = (
-        Batch(generator.unwound(part.x), part.force) for part in (loaded.train, loaded.validation)
+        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
     )
+    if temperatures is not None:
+        train, validation = (conditioned(part, temperatures, flow.domains) for part in (train, validation))
     training = training_config(choice, len(train.x), coordinates.n_coordinates)
     force_field = None if energy is None else energy(system)
     split, paper = loaded.split.plain(), choice.preset == "paper"
     model = Path(folder) / "model.safetensors"
-    if generator.flow.whitened:
-        generator.flow.whiten(train.x)
-    metric = (
-        cartesian_metric(coordinates)
-        if paper
-        else standardised_metric(generator.flow, cast(Tensor, train.force))
-    )
+    if flow.whitened:
+        flow.whiten(train.x)
+    metric = cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force))
     notes = {**generator.notes(), "split": split, "choice": choice.plain()}
     flow = fit(
-        generator.flow,
+        flow,
         train,
         training,
         folder,
@@ -258,8 +236,9 @@ def train_generator(
         progress=progress,
     )
     write_json(Path(folder) / "split.json", split)
-    trained = BoltzmannGenerator(coordinates, flow, system.plain())
-    wanted = choice.preset == "best" if choice.refine is None else choice.refine
+    trained = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
+    usual = choice.preset == "best" and not choice.temperatures
+    wanted = usual if choice.refine is None else choice.refine
     if force_field is None or not wanted or "refinement" in (found := notes_of(model)):
         return trained
     flow, cycles = refine(
@@ -297,6 +276,8 @@ def _monitor(energy: MolecularEnergy, generator: BoltzmannGenerator) -> Callable
     """Computes the effective sample size of a few samples, as a share of them."""
 
     def monitor(flow: Flow) -> dict[str, float]:
+        if generator.temperatures is not None:
+            flow = generator.temperatures.at(flow, generator.temperature)
         with torch.no_grad():
             seeded = torch.Generator(device=next(flow.parameters()).device).manual_seed(0)
             q, log_prob = flow.sample_and_log_prob(MONITORED, generator=seeded)

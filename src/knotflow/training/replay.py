@@ -6,7 +6,7 @@ in these coordinates. Each round of a refinement draws many and makes two kinds 
 - *samples of the target*: the points resampled by weight, with their forces. Points of rare wells are taken
   more often and count less. A point taken twice is moved by a short piece of dynamics, so none is repeated.
 - *points as drawn*, of weight zero. Only their densities are matched: they show the flow where it puts mass
-  that it should not.
+  that it should not. Points of wrong density, and of rare wells, are taken more often.
 
 The rows of several rounds are kept (a replay buffer), so that a round with a few unlucky weights does not
 decide alone.
@@ -55,6 +55,8 @@ BOOST: Final = 20.0
 """… but no point more often than this many times its weight."""
 REJECTED: Final = 1 / 3
 """Points as drawn, relative to the number of samples of the target."""
+LEAST_WRONG: Final = 0.05
+"""Points as drawn are taken in proportion to the error of their log-density, from this error up to 1."""
 WORST: Final = 100.0
 """Log-weights below the mean by more than this count as this."""
 MOVES: Final = 2
@@ -106,7 +108,7 @@ class Replay:
 
     With internal coordinates $q$, their volume $L = \log|\partial x/\partial q|$ and the energy $u$ in kT,
     the density to be learned is $\log \pi = L(q) - u(x(q))$. The score is its gradient, as for frames of a
-    simulation (`knotflow.training.molecules.load_data`). Points of wrong handedness, with a stiff torsion
+    simulation (`knotflow.training.frames.load_data`). Points of wrong handedness, with a stiff torsion
     more than half a turn from its middle, or with anything not finite have no weight.
 
     Args:
@@ -166,9 +168,14 @@ class Replay:
         drawn = Batch(
             q, torch.zeros_like(q), None, log_target.clamp(min=least).to(q), torch.zeros_like(q[:, 0])
         )
-        drawn = select(drawn, torch.arange(round(REJECTED * self.n)))
-        target = self._resampled(q, score, log_target, log_w, random)
-        return (drawn if target is None else _together([target, drawn])), figures
+        weight = trusted(log_w)
+        boost = self._boost(q, weight)
+        wrong = np.clip(np.abs(log_w - log_z), LEAST_WRONG, 1.0)
+        rows = self._rows(boost * wrong, round(REJECTED * self.n), random).to(q.device)
+        drawn = select(drawn, rows)
+        if not weight.any():
+            return drawn, figures
+        return _together([self._resampled(q, score, log_target, weight, boost, random), drawn]), figures
 
     def judged(self, q: Tensor) -> tuple[Tensor, Tensor]:
         r"""Scores (n, d), in the dtype of the points, and $\log \pi$ (n,) in float64, of points (n, d)."""
@@ -192,20 +199,31 @@ class Replay:
         inside = [effective_share(log_w[own]) for own in self.wells.members(q) if own.sum() >= FEWEST]
         return found | ({"ess_least": min(inside)} if inside else {})
 
-    def _resampled(
-        self, q: Tensor, score: Tensor, log_target: Tensor, log_w: Floats, random: torch.Generator
-    ) -> Batch | None:
-        """Samples of the target: points by weight, rare wells more often, repeated ones moved."""
-        weight = trusted(log_w)
-        if not weight.any():
-            return None
+    def _boost(self, q: Tensor, weight: Floats) -> Floats:
+        """How many times more often than by weight each point is taken, (n,); above 1 in rare wells."""
         boost = np.ones(len(weight))
         for own in self.wells.members(q):
-            share = weight[own].sum() / weight.sum()
+            share = weight[own].sum() / max(weight.sum(), 1e-300)
             if 0 < share < EVEN:
                 boost[own] = np.maximum(boost[own], min(EVEN / share, BOOST))
+        return boost
+
+    def _rows(self, weight: Floats, n: int, random: torch.Generator) -> Tensor:
+        """Numbers of n rows by weight, increasing."""
         start = float(torch.rand((), generator=random, device=random.device))
-        rows = torch.from_numpy(weights.systematic(weight * boost, self.n, start)).to(q.device)
+        return torch.from_numpy(weights.systematic(weight, n, start))
+
+    def _resampled(
+        self,
+        q: Tensor,
+        score: Tensor,
+        log_target: Tensor,
+        weight: Floats,
+        boost: Floats,
+        random: torch.Generator,
+    ) -> Batch:
+        """Samples of the target: points by weight, rare wells more often, repeated ones moved."""
+        rows = self._rows(weight * boost, self.n, random).to(q.device)
         less = torch.from_numpy(1 / boost).to(q)[rows]
         chosen = Batch(q[rows], score[rows], None, log_target[rows].to(q), less / less.mean())
         repeated = torch.cat([torch.zeros_like(rows[:1], dtype=torch.bool), rows[1:] == rows[:-1]])

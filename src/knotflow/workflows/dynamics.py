@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.analysis.frame_table import check_same_molecule
+from knotflow.analysis.frame_table import check_same_molecule, intake_for
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record
 from knotflow.dynamics.protocol import CHECKPOINT, DRIFT, RECORD, run, run_inputs
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
@@ -22,7 +22,7 @@ from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
-from knotflow.storage.other_programs import read_frames
+from knotflow.storage.other_programs import RawFrames, read_frames
 from knotflow.storage.split import held_out
 
 Compile = Literal["auto", "on", "off"]
@@ -90,6 +90,8 @@ class DynamicsRun:
                 split = notes(model).get("split")
             held = None if all_frames else split
             self.frames = frames_of(Path(data), self.system, n, seed=seed, split=held)
+            if model is not None:
+                self.frames = labelled(Path(model), Path(data), self.frames)
 
     @property
     def system(self) -> MolecularSystem:
@@ -199,6 +201,24 @@ def _chosen(rows: NDArray[np.int64], n: int, seed: int, data: Path) -> NDArray[n
             "fewer replicas."
         )
     return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
+
+
+def labelled(model: Path, data: Path, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Frames of a file with equivalent hydrogens labelled as the model labels them.
+
+    Raises:
+        ValueError: if a frame has another handedness than the model.
+    """
+    rows = np.arange(len(frames))
+    intake = intake_for(BoltzmannGenerator.load(model), data)
+    kept, _ = intake(RawFrames(row=rows, segment=np.zeros_like(rows), positions=frames))
+    intake.conclude()
+    if intake.mirrored:
+        raise ValueError(
+            f"{intake.mirrored} of {len(frames)} frames chosen from {data} are of the other hand than the "
+            "model; leave such frames out, as `knotflow import` does."
+        )
+    return kept.positions
 
 
 def samples_of(model: Path, n: int, *, seed: int = 0) -> NDArray[np.float64]:

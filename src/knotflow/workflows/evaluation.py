@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from knotflow.analysis import Evaluation
 from knotflow.analysis import evaluate as measure
+from knotflow.analysis.temperatures import at_temperatures
 from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
@@ -27,6 +29,7 @@ def evaluate(
     float64: bool = False,
     energy: MolecularEnergy | None = None,
     workers: int | None = None,
+    temperatures: Sequence[float] = (),
     more: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
@@ -43,6 +46,8 @@ def evaluate(
         float64: Whether the flow computes densities and forces in double precision.
         energy: The force field; None: that of the molecule, by OpenMM or, for very many samples, in torch.
         workers: Processes of OpenMM; None: one per core.
+        temperatures: Temperatures in K at which to compute free energy, mean energy and heat capacity as
+            well, from as many samples each; the model must know them.
         more: Further entries for the file.
         progress: Called with frames and samples, stage by stage.
 
@@ -56,8 +61,16 @@ def evaluate(
         generator.double()
     split = None if all_frames else notes(path).get("split")
     system = MolecularSystem.parse(generator.molecule)
-    with energy_of(system, energy, evaluations=samples, workers=workers) as field:
+    for temperature in temperatures:
+        generator.at(temperature)  # refuse now, not after the work
+    evaluations = samples * (1 + len(temperatures))
+    with energy_of(system, energy, evaluations=evaluations, workers=workers) as field:
         found = measure(generator, data, field, split=split, samples=samples, seed=seed, progress=progress)
+        if temperatures:
+            warm = at_temperatures(
+                generator, temperatures, field, data, samples=samples, seed=seed, progress=progress
+            )
+            found = replace(found, temperatures=warm)
     if out is not None:
         found.write(Path(out), path, **(more or {}))
     return found

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from knotflow.analysis.chain_summary import summarise_chains
+from knotflow.analysis.measures import Measure, note_of_visits
 from knotflow.dynamics.protocol import DRIFT
 from knotflow.files import read_json
 from knotflow.report.verdicts import Level, judge
-from knotflow.simulation.summary import summarise
 from knotflow.statistics.estimates import Estimate
 from knotflow.workflows.quickstart import Quickstart
-
-AGREE: Final = 2.0
-"""Standard errors up to which two numbers count as equal."""
 
 
 @dataclass(frozen=True)
@@ -27,30 +25,24 @@ class Facts:
     drift: Mapping[str, Any]
     """The file of the dynamics."""
     simulated: Estimate
-    """F(phi > 0) - F(phi < 0) in kT from all frames; infinite if only one side was visited."""
+    """F(phi > 0) - F(phi < 0) in kT from all frames; infinite if only one side was visited, and without an
+    error if one was visited too rarely."""
 
 
 def facts(job: Quickstart) -> Facts:
     """Read the results from the files of a finished quickstart."""
-    (left,) = summarise(job.data).left_handed.values()
+    (simulated,) = summarise_chains(job.data).sides.values()
     metrics, drift = (read_json(file) for file in (job.metrics, job.dynamics_folder / DRIFT))
-    return Facts(metrics, drift, side_difference(left))
-
-
-def side_difference(left: Estimate) -> Estimate:
-    r"""F(phi > 0) - F(phi < 0) in kT from the fraction p of phi > 0: $\log((1 - p)/p)$."""
-    p = left.value
-    if not 0 < p < 1:
-        return Estimate(math.inf if p <= 0 else -math.inf, math.nan)
-    return Estimate(math.log((1 - p) / p), left.error / (p * (1 - p)))
+    return Facts(metrics, drift, simulated)
 
 
 def lines(job: Quickstart, found: Facts) -> dict[str, str]:
     """Five sentences: what was learned, how good it is (two), where to look, and what to do next."""
     about, drift = found.metrics["about"], found.drift
     frames, atoms = about["data"]["frames_in_file"], about["atoms"]
-    verdicts = {verdict.subject: verdict for verdict in judge(found.metrics)}
+    verdicts = {verdict.subject: verdict for verdict in judge(_with_all_frames(found))}
     weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
+    sides = next(verdict for subject, verdict in verdicts.items() if subject.startswith("Free energy"))
     if weights.level is Level.POOR:
         worth = f"{worth}; {weights.sentence}"
     force = Estimate.read(found.metrics["measures"].get("force_error_1e4", {}))
@@ -59,7 +51,7 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
     return {
         "Learned": f"the Boltzmann distribution of alanine dipeptide at {about['temperature']:g} K, from "
         f"{frames:,} frames of a simulation and the forces on its {atoms} atoms.",
-        "Samples": f"{worth}; {_free_energy(found)}.",
+        "Samples": f"{worth}; {sides.sentence}.",
         "Forces": f"squared error (FME) {error} on frames not seen in training; {whole} of "
         f"{drift['replicas']} molecules stayed whole for {production:g} ps on the learned energy.",
         "Look at": f"{job.page}, in a browser; {job.samples} holds the samples and their weights.",
@@ -68,16 +60,11 @@ def lines(job: Quickstart, found: Facts) -> dict[str, str]:
     }
 
 
-def _free_energy(found: Facts) -> str:
-    """F(phi > 0) - F(phi < 0) from weighted samples and from the simulation."""
-    residue: Mapping[str, Any] = next(iter(found.metrics["residues"].values()), {})
-    ours, theirs = Estimate.read(residue.get("side_difference_reweighted", {})), found.simulated
-    name = "F(phi>0) - F(phi<0)"
-    if not math.isfinite(theirs.value):
-        return f"{name} is unknown, as the simulation never changed sides"
-    if not math.isfinite(ours.value):
-        return f"{name} is {theirs} kT in the simulation, and unknown from samples"
-    spread = math.hypot(*(0.0 if math.isnan(part.error) else part.error for part in (ours, theirs)))
-    near = abs(ours.value - theirs.value) <= AGREE * spread
-    verdict = "within error bars" if near else "further apart than error bars explain"
-    return f"{name} is {ours} kT reweighted, {theirs} kT in the simulation, {verdict}"
+def _with_all_frames(found: Facts) -> dict[str, Any]:
+    """The evaluation, with the free energy of all frames instead of that of the held-out ones."""
+    simulated = Measure.of("F(phi>0) - F(phi<0)", found.simulated, note_of_visits(found.simulated)).plain()
+    residues = found.metrics["residues"].items()
+    return {
+        **found.metrics,
+        "residues": {name: {**of, "side_difference_data": simulated} for name, of in residues},
+    }

@@ -15,6 +15,7 @@ from torch import Tensor
 from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
+from knotflow.flows.temperature import SAME
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -49,6 +50,7 @@ def sample(
     seed: int = 0,
     keep_mirrored: bool = False,
     float64: bool = False,
+    temperature: float | None = None,
     batch: int = 10_000,
     overwrite: bool = False,
     energy: MolecularEnergy | None = None,
@@ -68,6 +70,7 @@ def sample(
         seed: Seed of all random numbers.
         keep_mirrored: Whether to keep samples with a centre of the wrong handedness.
         float64: Whether to compute in double precision.
+        temperature: In K, for a model that knows many; None: that of its molecule.
         batch: Samples that are drawn, weighted and written at a time.
         overwrite: Whether an existing file may be replaced.
         energy: The force field for the weights; None: that of the molecule, by OpenMM or, for very many
@@ -76,21 +79,36 @@ def sample(
         progress: Called with the number of samples drawn.
 
     Raises:
-        ValueError: if the ending of ``out`` is unknown, or hardly any sample can be kept.
+        ValueError: if the ending of ``out`` or the temperature is unknown, or hardly any sample can be kept.
         OSError: if a file is missing or damaged, or exists already.
     """
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
     path = model_file(model)
     generator = BoltzmannGenerator.load(path)
+    if temperature is not None:
+        generator = generator.at(temperature)
     sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
-    inputs = sample_inputs(path, n, weights=weights, seed=seed, keep_mirrored=keep_mirrored, float64=float64)
+    inputs = sample_inputs(
+        path,
+        n,
+        weights=weights,
+        seed=seed,
+        keep_mirrored=keep_mirrored,
+        float64=float64,
+        temperature=temperature,
+    )
 
     def provenance() -> dict[str, Any]:
         counts = {"drawn": sampler.drawn, "mirrored": sampler.mirrored, "not_finite": sampler.not_finite}
         return {"command": "sample", "model": path.name, **inputs, **counts}
 
     energies: AbstractContextManager[MolecularEnergy | None] = nullcontext()
+    if weights and energy is not None and abs(energy.temperature - generator.temperature) > SAME:
+        raise ValueError(
+            f"the energy is at {energy.temperature:g} K, the samples are at {generator.temperature:g} K; "
+            "make one of system.with_temperature(...)."
+        )
     if weights:
         system = MolecularSystem.parse(generator.molecule)
         energies = energy_of(system, energy, evaluations=n, workers=workers)
@@ -113,6 +131,7 @@ def sample_inputs(
     seed: int = 0,
     keep_mirrored: bool = False,
     float64: bool = False,
+    temperature: float | None = None,
 ) -> dict[str, Any]:
     """Everything that samples depend on, as their file notes it; for the arguments see `sample`."""
     return {
@@ -122,6 +141,7 @@ def sample_inputs(
         "seed": seed,
         "keep_mirrored": keep_mirrored,
         "float64": float64,
+        "temperature": temperature,
         "knotflow": __version__,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from knotflow.files import check_h5
 from knotflow.molecules import MolecularSystem, ala2, from_pdb
 from knotflow.progress import Progress, silent
-from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.simulation import Simulation
 
 
 def simulate(
@@ -28,11 +28,12 @@ def simulate(
     Args:
         molecule: A molecule from `knotflow.molecules` (``peptide("AAA")``), a ``.pdb`` file, or ``"ala2"``.
         out: The file, ending in ``.h5``.
-        ns: Total sampling time of all replicas, in nanoseconds.
+        ns: Nanoseconds at the target temperature, all replicas together. With ``method="tempering"`` every
+            temperature of the ladders is simulated as long, and its frames go to ``NAME.ladder.h5``.
         workers: Processes; None: one per core, or one if there is a GPU.
         progress: Called with the progress.
         **settings: ``engine``, ``method``, ``replicas``, ``every`` and ``equilibration`` (in ps),
-            ``highest_temperature``, ``seed``; see `SimulationPlan.of_times`.
+            ``highest_temperature``, ``rungs``, ``seed``; see `SimulationPlan.of_times`.
 
     Returns:
         The file.
@@ -42,9 +43,8 @@ def simulate(
         OSError: if a file is missing or damaged.
     """
     check_h5(Path(out), "out")
-    plan = SimulationPlan.of_times(ns, **settings)
     system = molecule if isinstance(molecule, MolecularSystem) else _named(str(molecule))
-    simulation = Simulation(out, system, plan, workers)
+    simulation = Simulation.planned(out, system, ns, workers=workers, **settings)
     simulation.run(progress)
     return simulation.path
 

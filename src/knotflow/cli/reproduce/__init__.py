@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from knotflow.cli.reproduce import all_results, dynamics, engines, exact, mixed5d, table1, toy2d
+from knotflow.cli.reproduce import all_results, dynamics, engines, exact, field, mixed5d, table1, toy2d
 
 app = typer.Typer(no_args_is_help=True)
 app.command("all")(all_results.all_results)
@@ -14,6 +14,7 @@ app.command()(dynamics.dynamics)
 app.command()(exact.exact)
 app.command()(mixed5d.mixed5d)
 app.command()(engines.engines)
+app.command()(field.field)
 
 
 @app.callback()

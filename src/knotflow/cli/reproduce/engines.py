@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from knotflow.cli.options import ShortScale, results_option
-from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.output import JsonOption, Output, QuietOption, deviation
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 
@@ -56,6 +56,6 @@ def engines(
     for pair in pairs:
         z = pair.agreement
         values = (z.energy, z.left, z.histogram, z.right_energy, z.right_histogram, z.bonds)
-        deviations.add_row(" - ".join(pair.names), *(f"{value:.2f}" for value in values))
+        deviations.add_row(" - ".join(pair.names), *map(deviation, values))
     output.show(deviations)
     output.say(f"Trajectories and numbers: {folder}")

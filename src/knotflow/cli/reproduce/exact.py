@@ -13,7 +13,7 @@ from rich.table import Table
 from knotflow.cli.exact import BurnInOption, ChainsOption, EveryOption, memory_table
 from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import SamplesOption, SeedOption, from_options
-from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
+from knotflow.cli.output import JsonOption, Output, QuietOption, align_right, deviation
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, kept
 
@@ -71,14 +71,16 @@ def _comparison_table(found: Comparison) -> Table:
         caption="deviations in error bars; for several bins, their root mean square",
     )  # fmt: skip
     align_right(table)
-    table.add_row("mean energy, kT", str(a.energy), str(b.energy), f"{z.energy:.2f}")
+    table.add_row("mean energy, kT", str(a.energy), str(b.energy), deviation(z.energy))
     if a.left is None or b.left is None:
         return table
-    table.add_row("fraction with phi > 0", str(a.left), str(b.left), f"{z.left:.2f}")
-    table.add_row("F(phi>0) - F(phi<0), kT", str(a.difference), str(b.difference), f"{found.difference:.2f}")
-    table.add_row(f"{z.n_bins} bins of (phi, psi)", "", "", f"{z.histogram:.2f}")
-    table.add_row("the worst of them", "", "", f"{found.largest:.2f}")
-    table.add_row("bins, only frames with phi < 0", "", "", f"{z.right_histogram:.2f}")
+    table.add_row("fraction with phi > 0", str(a.left), str(b.left), deviation(z.left))
+    table.add_row(
+        "F(phi>0) - F(phi<0), kT", str(a.difference), str(b.difference), deviation(found.difference)
+    )
+    table.add_row(f"{z.n_bins} bins of (phi, psi)", "", "", deviation(z.histogram))
+    table.add_row("the worst of them", "", "", deviation(found.largest))
+    table.add_row("bins, only frames with phi < 0", "", "", deviation(z.right_histogram))
     table.add_section()
     for text, variation in (
         ("total variation of the bins", found.variation),
