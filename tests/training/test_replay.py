@@ -107,6 +107,7 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
 ) -> None:
     """Bonds and angles of the chain by quadrature: the flow's are too wide and know no volume."""
     monkeypatch.setattr(replay, "TRUST", 0.0)  # weights count in full
+    monkeypatch.setattr(replay, "MOVES", 0)  # see below
     generator, n = chain_generator(), 20_000
     rows, figures = made(generator, tmp_path, n).round(generator.flow, 1)
     drawn = round(REJECTED * n)
@@ -122,21 +123,52 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
         target = target / np.trapezoid(target, x)
         proposal = np.exp(-((x - middle) ** 2) / (2 * width**2)) / (width * math.sqrt(2 * math.pi))
         share *= 1 / np.trapezoid(target**2 / proposal, x)
-        q, plain = rows.x[:n, i].double().numpy(), rows.x[n:, i].double().numpy()
+        q = rows.x[:n, i].double().numpy()
         for power in (1, 2):
             f = ((x - middle) / width) ** power
             exact = np.trapezoid(f * target, x)
             # Of a weighted average: mean of w² (f - exact)² over the flow's samples, divided by n.
             error = math.sqrt(np.trapezoid((f - exact) ** 2 * target**2 / proposal, x) / share / n)
             assert (((q - middle) / width) ** power).mean() == pytest.approx(exact, abs=5 * error)
-            # Points as drawn are those of the flow.
             of_flow = np.trapezoid(f * proposal, x)
-            spread = math.sqrt(np.trapezoid((f - of_flow) ** 2 * proposal, x) / drawn)
-            assert (((plain - middle) / width) ** power).mean() == pytest.approx(of_flow, abs=5 * spread)
             wrong += abs(of_flow - exact) > 10 * error
     assert wrong >= 7, "the flow itself is far off"
     assert figures["ess"] == pytest.approx(share, rel=0.05) and figures["ess_clipped"] >= figures["ess"]
     assert set(figures) == {"ess", "ess_clipped"}, "the torsion has no wells"
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        "all",
+        pytest.param(
+            "repeated",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="Repeated points lie where weights are large. A move that keeps the target carries "
+                "them away, and none comes back: the rows are too wide.",
+            ),
+        ),
+    ],
+)
+def test_moves_keep_the_target(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variance of the three bonds together, by quadrature."""
+    monkeypatch.setattr(replay, "TRUST", 0.0)
+    generator, n = chain_generator(), 10_000
+    own = made(generator, tmp_path, n)
+    with monkeypatch.context() as patch:
+        if which == "all":
+            patch.setattr(replay, "MOVES", 0)
+        q = own.round(generator.flow, 1)[0].x[:n]
+    if which == "all":
+        start, q = q, own._moved(q, torch.Generator().manual_seed(0))
+        assert float((start != q).any(-1).float().mean()) > 0.9
+    b, _, density, _ = grids()
+    f = ((b - LENGTH) / widths()[0]) ** 2
+    exact = np.trapezoid(f * density, b) / np.trapezoid(density, b)
+    found = ((q[:, :3].double().numpy() - LENGTH) / widths()[0]) ** 2
+    error = found.std() / math.sqrt(3 * n * 0.7)  # of effective samples
+    assert found.mean() == pytest.approx(exact, abs=4 * error)
 
 
 def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +183,12 @@ def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: py
     assert (rows.force[n:] == 0).all()
     log_prob = generator.flow.log_prob(rows.x).double()
     fine = log_target[n:] > log_prob[n:] - WORST / 2 + (log_target - log_prob)[:n].median()
-    assert fine.float().mean() > 0.8
+    assert fine.float().mean() > 0.3
     torch.testing.assert_close(rows.log_target[:n], log_target[:n].float(), rtol=0, atol=1e-3)
     torch.testing.assert_close(rows.log_target[n:][fine], log_target[n:][fine].float(), rtol=0, atol=1e-3)
     random = torch.Generator().manual_seed(1 + own.offset)
     drawn = {tuple(q) for q in generator.flow.sample(n, generator=random).tolist()}
+    assert all(tuple(q) in drawn for q in rows.x[n:].tolist()), "as drawn"
     different = {tuple(q) for q in rows.x[:n].tolist()}
     assert len(different) > 0.95 * n > len(different & drawn) > 0.3 * n
 
