@@ -107,7 +107,6 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
 ) -> None:
     """Bonds and angles of the chain by quadrature: the flow's are too wide and know no volume."""
     monkeypatch.setattr(replay, "TRUST", 0.0)  # weights count in full
-    monkeypatch.setattr(replay, "MOVES", 0)  # see below
     generator, n = chain_generator(), 20_000
     rows, figures = made(generator, tmp_path, n).round(generator.flow, 1)
     drawn = round(REJECTED * n)
@@ -137,38 +136,30 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
     assert set(figures) == {"ess", "ess_clipped"}, "the torsion has no wells"
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        "all",
-        pytest.param(
-            "repeated",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Repeated points lie where weights are large. A move that keeps the target carries "
-                "them away, and none comes back: the rows are too wide.",
-            ),
-        ),
-    ],
-)
-def test_moves_keep_the_target(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variance of the three bonds together, by quadrature."""
+def test_moves_keep_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variance of the three bonds together, by quadrature; moving only repeats would widen it."""
     monkeypatch.setattr(replay, "TRUST", 0.0)
     generator, n = chain_generator(), 10_000
     own = made(generator, tmp_path, n)
-    with monkeypatch.context() as patch:
-        if which == "all":
-            patch.setattr(replay, "MOVES", 0)
-        q = own.round(generator.flow, 1)[0].x[:n]
-    if which == "all":
-        start, q = q, own._moved(q, torch.Generator().manual_seed(0))
-        assert float((start != q).any(-1).float().mean()) > 0.9
+    moved = []
+    original = own._moved
+
+    def counted(q: Tensor, random: torch.Generator) -> Tensor:
+        moved.append(len(q))
+        return original(q, random)
+
+    monkeypatch.setattr(own, "_moved", counted)
+    some = own.round(generator.flow, 1)[0].x[:n]
+    assert 0.1 * n < sum(moved) < 0.9 * n
+    every = original(some, torch.Generator().manual_seed(0))
+    assert float((some != every).any(-1).float().mean()) > 0.9
     b, _, density, _ = grids()
     f = ((b - LENGTH) / widths()[0]) ** 2
     exact = np.trapezoid(f * density, b) / np.trapezoid(density, b)
-    found = ((q[:, :3].double().numpy() - LENGTH) / widths()[0]) ** 2
-    error = found.std() / math.sqrt(3 * n * 0.7)  # of effective samples
-    assert found.mean() == pytest.approx(exact, abs=4 * error)
+    for q in (some, every):
+        found = ((q[:, :3].double().numpy() - LENGTH) / widths()[0]) ** 2
+        error = found.std() / math.sqrt(3 * n * 0.7)  # of effective samples
+        assert found.mean() == pytest.approx(exact, abs=4 * error)
 
 
 def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +181,7 @@ def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: py
     drawn = {tuple(q) for q in generator.flow.sample(n, generator=random).tolist()}
     assert all(tuple(q) in drawn for q in rows.x[n:].tolist()), "as drawn"
     different = {tuple(q) for q in rows.x[:n].tolist()}
-    assert len(different) > 0.95 * n > len(different & drawn) > 0.3 * n
+    assert len(different) > 0.8 * n > len(different & drawn) > 0.3 * n
 
 
 def test_rounds_depend_on_their_seed_only(tmp_path: Path) -> None:
