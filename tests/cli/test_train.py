@@ -102,7 +102,14 @@ def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -
     names = {name for _, name, _ in read_log(Path("a/log.csv"))}
     assert names >= {"nll", "force_matching", "reverse_kl", "validation_nll", "ess"}
     names = {name for _, name, _ in read_log(Path("a/refinement/cycle-1/log.csv"))}
-    assert names >= {"nll", "force_matching", "energy_matching", "validation_nll", "own_ess", "own_ess_clipped"}
+    assert names >= {
+        "nll",
+        "force_matching",
+        "energy_matching",
+        "validation_nll",
+        "own_ess",
+        "own_ess_clipped",
+    }
     assert "reverse_kl" not in names
     assert "force_matching" in said and "reverse_kl" in said
 
@@ -178,3 +185,14 @@ def test_a_folder_of_another_run_is_left_alone(run_here, data: Path) -> None:
     status, said = run_here("train", str(data), "--out", "a", *QUICK, "--seed", "1")
     assert status == 2 and "a holds a run made with training.seed 0, but you asked for" in said
     assert Path("a/model.safetensors").read_bytes() == before
+
+
+def test_settings_files_of_version_0_2(run_here, tmp_path: Path) -> None:
+    """They all have a line about own samples; where it is false, it says nothing."""
+    for value, message in (
+        ("false", "there is no trajectory none.h5"),
+        ("true", "own-samples was an option of an earlier version; now it is refine = true."),
+    ):
+        (tmp_path / "train.toml").write_text(f'data = "none.h5"\nown-samples = {value}\n')
+        status, said = run_here("train", "--config", "train.toml")
+        assert status == 2 and message in " ".join(said.split()), said

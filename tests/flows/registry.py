@@ -71,9 +71,7 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
     "whitened-4d": lambda: _whitened(
         [HEIGHT, ANGLE, kf.Line(1.0, 1.5), HEIGHT], transform=SMALL, conditioner=NET
     ),
-    "whitened-context-2d": lambda: _whitened(
-        [ANGLE, HEIGHT], transform=SMALL, conditioner=NET, context=3
-    ),
+    "whitened-context-2d": lambda: _whitened([ANGLE, HEIGHT], transform=SMALL, conditioner=NET, context=3),
 }
 NAMES = list(BUILDERS)
 

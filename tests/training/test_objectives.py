@@ -13,7 +13,17 @@ from torch import Tensor
 
 import knotflow as kf
 from knotflow.compiled import Compiled
-from knotflow.training import NLL, Batch, EnergyMatching, ForceMatching, LossConfig, Mix, ReverseKL, Term, make_loss
+from knotflow.training import (
+    NLL,
+    Batch,
+    EnergyMatching,
+    ForceMatching,
+    LossConfig,
+    Mix,
+    ReverseKL,
+    Term,
+    make_loss,
+)
 from knotflow.training.objectives import View
 from tests.flows.registry import context, make, points
 

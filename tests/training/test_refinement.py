@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from knotflow.energies import TorchForceField
+from knotflow.flows import load
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
@@ -82,8 +83,6 @@ def test_it_improves_the_weights_and_says_so(trained: Path, refined: tuple[Path,
     # The best of its flows.
     best = 1 + max(range(2), key=lambda number: cycles[number]["ess"])
     kept = BoltzmannGenerator.load(folder / "model.safetensors").flow.state_dict()
-    from knotflow.flows import load
-
     of_cycle = load(folder / "refinement" / f"cycle-{best}" / "model.safetensors").state_dict()
     assert kept.keys() == of_cycle.keys() and all(torch.equal(kept[key], of_cycle[key]) for key in kept)
 
@@ -95,7 +94,13 @@ def test_what_is_left_in_the_folder(refined: tuple[Path, BoltzmannGenerator]) ->
     for number, steps in ((1, 12), (2, 24)):
         log = read_log(folder / f"cycle-{number}" / "log.csv")
         names = {name for _, name, _ in log}
-        assert names >= {"nll", "force_matching", "energy_matching", "validation_nll", "validation_force_matching"}
+        assert names >= {
+            "nll",
+            "force_matching",
+            "energy_matching",
+            "validation_nll",
+            "validation_force_matching",
+        }
         every = 12 // refinement.ROUNDS
         for name in ("own_ess", "own_ess_clipped"):
             assert [step for step, other, _ in log if other == name] == list(range(1, steps + 1, every))

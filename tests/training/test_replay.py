@@ -15,7 +15,17 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules import MolecularSystem
 from knotflow.training import Replay, replay
 from knotflow.training.molecules import load_data
-from knotflow.training.replay import FEWEST, HEAVIEST, KEPT, REJECTED, TRUST, WORST, Wells, effective_share, trusted
+from knotflow.training.replay import (
+    FEWEST,
+    HEAVIEST,
+    KEPT,
+    REJECTED,
+    TRUST,
+    WORST,
+    Wells,
+    effective_share,
+    trusted,
+)
 from tests.analysis.generators import (
     ANGLE,
     LENGTH,
@@ -112,21 +122,44 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
         target = target / np.trapezoid(target, x)
         proposal = np.exp(-((x - middle) ** 2) / (2 * width**2)) / (width * math.sqrt(2 * math.pi))
         share *= 1 / np.trapezoid(target**2 / proposal, x)
-        q, plain = rows.x[:n, i].double().numpy(), rows.x[n:, i].double().numpy()
+        q = rows.x[:n, i].double().numpy()
         for power in (1, 2):
             f = ((x - middle) / width) ** power
             exact = np.trapezoid(f * target, x)
             # Of a weighted average: mean of w² (f - exact)² over the flow's samples, divided by n.
             error = math.sqrt(np.trapezoid((f - exact) ** 2 * target**2 / proposal, x) / share / n)
             assert (((q - middle) / width) ** power).mean() == pytest.approx(exact, abs=5 * error)
-            # Points as drawn are those of the flow.
             of_flow = np.trapezoid(f * proposal, x)
-            spread = math.sqrt(np.trapezoid((f - of_flow) ** 2 * proposal, x) / drawn)
-            assert (((plain - middle) / width) ** power).mean() == pytest.approx(of_flow, abs=5 * spread)
             wrong += abs(of_flow - exact) > 10 * error
     assert wrong >= 7, "the flow itself is far off"
     assert figures["ess"] == pytest.approx(share, rel=0.05) and figures["ess_clipped"] >= figures["ess"]
     assert set(figures) == {"ess", "ess_clipped"}, "the torsion has no wells"
+
+
+def test_moves_keep_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variance of the three bonds together, by quadrature; moving only repeats would widen it."""
+    monkeypatch.setattr(replay, "TRUST", 0.0)
+    generator, n = chain_generator(), 10_000
+    own = made(generator, tmp_path, n)
+    moved = []
+    original = own._moved
+
+    def counted(q: Tensor, random: torch.Generator) -> Tensor:
+        moved.append(len(q))
+        return original(q, random)
+
+    monkeypatch.setattr(own, "_moved", counted)
+    some = own.round(generator.flow, 1)[0].x[:n]
+    assert 0.1 * n < sum(moved) < 0.9 * n
+    every = original(some, torch.Generator().manual_seed(0))
+    assert float((some != every).any(-1).float().mean()) > 0.9
+    b, _, density, _ = grids()
+    f = ((b - LENGTH) / widths()[0]) ** 2
+    exact = np.trapezoid(f * density, b) / np.trapezoid(density, b)
+    for q in (some, every):
+        found = ((q[:, :3].double().numpy() - LENGTH) / widths()[0]) ** 2
+        error = found.std() / math.sqrt(3 * n * 0.7)  # of effective samples
+        assert found.mean() == pytest.approx(exact, abs=4 * error)
 
 
 def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +174,14 @@ def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: py
     assert (rows.force[n:] == 0).all()
     log_prob = generator.flow.log_prob(rows.x).double()
     fine = log_target[n:] > log_prob[n:] - WORST / 2 + (log_target - log_prob)[:n].median()
-    assert fine.float().mean() > 0.8
+    assert fine.float().mean() > 0.3
     torch.testing.assert_close(rows.log_target[:n], log_target[:n].float(), rtol=0, atol=1e-3)
     torch.testing.assert_close(rows.log_target[n:][fine], log_target[n:][fine].float(), rtol=0, atol=1e-3)
     random = torch.Generator().manual_seed(1 + own.offset)
     drawn = {tuple(q) for q in generator.flow.sample(n, generator=random).tolist()}
+    assert all(tuple(q) in drawn for q in rows.x[n:].tolist()), "as drawn"
     different = {tuple(q) for q in rows.x[:n].tolist()}
-    assert len(different) > 0.95 * n > len(different & drawn) > 0.3 * n
+    assert len(different) > 0.8 * n > len(different & drawn) > 0.3 * n
 
 
 def test_rounds_depend_on_their_seed_only(tmp_path: Path) -> None:

@@ -92,9 +92,10 @@ def train(
     A tenth of the data is held out for validation: every tenth replica or, with fewer than ten replicas, some
     stretches of each. Hydrogens on the same atom are labelled as in the molecule's structure, and mirror
     images are set aside; a line says in how many frames. Progress shows the losses of the last step, the
-    losses on validation data, and the effective sample size (ess) of a few samples, as a fraction. The run
-    folder gets model.safetensors, all that `knotflow sample` and `knotflow evaluate` need, and train.toml
-    with all settings, for --config. You can stop with Ctrl-C; the same command continues.
+    losses on validation data, and the effective sample size (ess) of a few samples, as a fraction. The
+    preset best then refines the model, in cycles; the files of each are in refinement/. The run folder gets
+    model.safetensors, all that `knotflow sample` and `knotflow evaluate` need, and train.toml with all
+    settings, for --config. You can stop with Ctrl-C; the same command continues.
 
     Examples:
         knotflow train data/ala2.h5 --out runs/ala2

@@ -136,8 +136,8 @@ class Flow(nn.Module):
         """Choose the linear map of a whitened flow: data (n, d) get uncorrelated lines of unit spread.
 
         $L$ is the Cholesky factor of the covariance of the lines, in standard coordinates. Of $n$ points and
-        $m$ lines, correlations are multiplied by $n / (n + m)$, so that chance correlations of few points do
-        no harm (shrinkage; Ledoit & Wolf, J. Multivar. Anal. 88, 2004).
+        $m$ lines, correlations are multiplied by $n^2 / (n^2 + m^2)$, so that chance correlations of few
+        points do no harm (shrinkage, as Ledoit & Wolf, J. Multivar. Anal. 88, 2004).
         """
         if not self.whitened:
             raise ValueError("this flow has no linear map; build it with whitened=True.")
@@ -146,7 +146,7 @@ class Flow(nn.Module):
             raise ValueError(f"the spread of data needs at least two points, got {len(x)}.")
         z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines).double()
         covariance = torch.cov(z.T).reshape(len(self._lines), -1)
-        share = len(z) / (len(z) + len(covariance))
+        share = len(z) ** 2 / (len(z) ** 2 + len(covariance) ** 2)
         covariance = share * covariance + (1 - share) * torch.diag(covariance.diagonal())
         # A direction in which the data do not spread at all keeps a thousandth of its scale.
         lower = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(len(covariance)).to(covariance))

@@ -115,7 +115,7 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
     if choice.epochs is not None or paper:
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
-        steps = 2000 if quick else 4000
+        steps = 2000 if quick else 3000
     weight = 0.0
     if choice.forces or (choice.forces is None and not quick):
         # In standardised coordinates half of the squared error bounds the divergence of a normal density.

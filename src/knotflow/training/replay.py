@@ -4,7 +4,8 @@ A flow near its target draws points $q \sim p$ with weights $w = e^{-u(q)} / p(q
 in these coordinates. Each round of a refinement draws many and makes two kinds of rows of them:
 
 - *samples of the target*: the points resampled by weight, with their forces. Points of rare wells are taken
-  more often and count less. A point taken twice is moved by a short piece of dynamics, so none is repeated.
+  more often and count less. A part of them, larger the more are repeated, is moved by a short piece of exact
+  dynamics. Chance decides which: moved by choice, they would no longer be samples of the target.
 - *points as drawn*, of weight zero. Only their densities are matched: they show the flow where it puts mass
   that it should not. Points of wrong density, and of rare wells, are taken more often.
 
@@ -59,9 +60,8 @@ LEAST_WRONG: Final = 0.05
 """Points as drawn are taken in proportion to the error of their log-density, from this error up to 1."""
 WORST: Final = 100.0
 """Log-weights below the mean by more than this count as this."""
-MOVES: Final = 2
-"""Trajectories that move a repeated point, of `MOVE_STEPS` steps of `MOVE_TIME` ps each."""
 MOVE_STEPS: Final = 20
+"""Steps of the trajectory that moves a point, of `MOVE_TIME` ps each."""
 MOVE_TIME: Final = 0.0005
 PIECE: Final = 2000
 """Points computed at a time, to bound memory."""
@@ -222,29 +222,29 @@ class Replay:
         boost: Floats,
         random: torch.Generator,
     ) -> Batch:
-        """Samples of the target: points by weight, rare wells more often, repeated ones moved."""
+        """Samples of the target: points by weight, rare wells more often, some of them moved."""
         rows = self._rows(weight * boost, self.n, random).to(q.device)
         less = torch.from_numpy(1 / boost).to(q)[rows]
         chosen = Batch(q[rows], score[rows], None, log_target[rows].to(q), less / less.mean())
-        repeated = torch.cat([torch.zeros_like(rows[:1], dtype=torch.bool), rows[1:] == rows[:-1]])
-        if bool(repeated.any()):
-            moved = self._moved(chosen.x[repeated], random)
+        share = float((rows[1:] == rows[:-1]).double().mean()) if len(rows) > 1 else 0.0
+        some = torch.rand(len(rows), generator=random, device=rows.device) < share
+        if bool(some.any()):
+            moved = self._moved(chosen.x[some], random)
             score, log_target = self.judged(moved)
             fine = log_target.isfinite()
-            places = repeated.nonzero()[:, 0][fine]
+            places = some.nonzero()[:, 0][fine]
             chosen.x[places], chosen.force[places] = moved[fine], score[fine]  # type: ignore[index]
             chosen.log_target[places] = log_target[fine].to(q)  # type: ignore[index]
         return chosen
 
     def _moved(self, q: Tensor, random: torch.Generator) -> Tensor:
-        """Points after a few trajectories of hybrid Monte Carlo, each accepted or not."""
+        """Points after a trajectory of hybrid Monte Carlo, if it is accepted."""
         parts = []
         for part in q.split(PIECE):
             x = self.generator.coordinates.inverse(part.double())[0]
-            for _ in range(MOVES):
-                end, _, gain = self.move.propose(x, random)
-                chance = torch.rand(len(x), generator=random, device=x.device, dtype=torch.float64)
-                x = torch.where((chance.log() < gain)[:, None, None], end, x)
+            end, _, gain = self.move.propose(x, random)
+            chance = torch.rand(len(x), generator=random, device=x.device, dtype=torch.float64)
+            x = torch.where((chance.log() < gain)[:, None, None], end, x)
             parts.append(self.generator.internal(x)[0].to(q))
         return torch.cat(parts)
 
