@@ -58,13 +58,14 @@ def train(
         ),
     ] = None,
     temperatures: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--temperatures",
-            help="One model of all temperatures of a tempering run: trains on DATA and on the .ladder.h5 "
-            "file beside it, which `knotflow simulate --method tempering` wrote.",
+            "--temperatures/--target-only",
+            help="Train one model of all temperatures of a tempering run, on DATA and on the .ladder.h5 file "
+            "beside it: hot frames teach the cold model. By default with the preset best, if there is such a "
+            "file. Refined, the model is of the target temperature; temperatures.safetensors has all.",
         ),
-    ] = False,
+    ] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0.0, help="Passes through the data; by default set by the preset.")
     ] = None,

@@ -27,8 +27,9 @@ from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
+from knotflow.training.data import select
 from knotflow.training.frames import load_data
-from knotflow.training.objectives import Metric
+from knotflow.training.objectives import Batch, Metric
 from knotflow.training.refinement import refine
 from knotflow.training.replay import effective_share
 from knotflow.training.run import fit
@@ -71,18 +72,20 @@ class MoleculeTraining(Config):
     published: bool = False
     """With the preset paper: bins of B-splines as narrow as 1e-6 of the whole, no start from the
     marginals, no clipping, no average and no warm-up, as published."""
-    temperatures: bool = False
-    """Whether to train on all temperatures of a tempering run: see `TemperatureRange`."""
+    temperatures: bool | None = None
+    """Whether to train on all temperatures of a tempering run, see `TemperatureRange`; None: with the preset
+    best, if there is a file of them beside the data. Refined, the model is of the target temperature; that of
+    all temperatures is kept beside it."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     compile: bool = False
     """Compile the loss to one graph, for GPUs: see `TrainingConfig`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.temperatures and (self.preset == "paper" or self.refine or self.reverse_kl):
+        if self.temperatures and (self.preset == "paper" or self.reverse_kl):
             raise ValueError(
-                "temperatures can be combined neither with the preset paper, nor with refine or reverse_kl, "
-                "which are for one temperature"
+                "temperatures can be combined neither with the preset paper nor with reverse_kl, which are "
+                "for one temperature"
             )
         return self
 
@@ -103,7 +106,7 @@ def flow_config(choice: MoleculeTraining, coordinates: InternalCoordinates, q: T
         family=choice.transform,
         bins=choice.bins or (min(16, usual) if quick and usual else None),
         order=choice.order,
-        context=int(choice.temperatures),
+        context=int(bool(choice.temperatures)),
     )
 
 
@@ -201,6 +204,7 @@ def train_generator(
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
+    wanted, choice = choice, choice.model_copy(update={"temperatures": _on_ladder(choice, data)})
     load, temperatures = load_ladder if choice.temperatures else load_data, None
     loaded = load(data, coordinates, progress or silent)
     shape = loaded.train.x
@@ -222,7 +226,7 @@ def train_generator(
     if flow.whitened:
         flow.whiten(train.x)
     metric = cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force))
-    notes = {**generator.notes(), "split": split, "choice": choice.plain()}
+    notes = {**generator.notes(), "split": split, "choice": wanted.plain()}
     flow = fit(
         flow,
         train,
@@ -236,11 +240,17 @@ def train_generator(
         progress=progress,
     )
     write_json(Path(folder) / "split.json", split)
+    found = notes_of(model)
+    if "refinement" in found:
+        return BoltzmannGenerator(coordinates, flow, system.plain())
     trained = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
-    usual = choice.preset == "best" and not choice.temperatures
-    wanted = usual if choice.refine is None else choice.refine
-    if force_field is None or not wanted or "refinement" in (found := notes_of(model)):
+    refined = choice.preset == "best" if choice.refine is None else choice.refine
+    if force_field is None or not refined:
         return trained
+    if temperatures is not None:
+        trained.save(Path(folder) / "temperatures.safetensors", **found)
+        trained = trained.at(system.temperature)
+        train, validation = map(_at_lowest, (train, validation))
     flow, cycles = refine(
         trained,
         train,
@@ -254,9 +264,23 @@ def train_generator(
     )
     trained = BoltzmannGenerator(coordinates, flow, system.plain())
     seconds = found["seconds"] + sum(cycle["seconds"] for cycle in cycles)
-    more = {"choice": choice.plain(), "refinement": cycles, "seconds": seconds}
-    trained.save(model, **{**found, **more})
+    more = {"choice": wanted.plain(), "refinement": cycles, "seconds": seconds}
+    trained.save(model, **{**{key: value for key, value in found.items() if key != "temperatures"}, **more})
     return trained
+
+
+def _on_ladder(choice: MoleculeTraining, data: str | Path) -> bool:
+    """Whether to train on all temperatures."""
+    if choice.temperatures is None:
+        usual = choice.preset == "best" and not choice.reverse_kl
+        return usual and trajectory.ladder_file(data).exists()
+    return choice.temperatures
+
+
+def _at_lowest(data: Batch) -> Batch:
+    """The points of the lowest temperature, whose context is -1, without context."""
+    lowest = cast(Tensor, data.context)[:, 0] == -1
+    return select(data, lowest.nonzero()[:, 0])._replace(context=None)
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:
