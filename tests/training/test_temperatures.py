@@ -1,6 +1,7 @@
 """Training on all temperatures of a tempering run: its data, scores, held-out moments, and a whole run."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.temperature import TemperatureRange
+from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation import run as simulate
 from knotflow.storage import trajectory
-from knotflow.training import molecules
+from knotflow.training import molecules, refinement
 from knotflow.training.data import select
 from knotflow.training.molecules import MoleculeTraining, train_generator
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
@@ -181,7 +183,44 @@ def test_what_has_no_ladder_is_refused(tmp_path: Path) -> None:
         train_generator(tmp_path / "cold.h5", tmp_path / "run", CHOICE)
 
 
-@pytest.mark.parametrize("other", [{"preset": "paper"}, {"refine": True}, {"reverse_kl": 0.1}])
+@pytest.mark.parametrize("other", [{"preset": "paper"}, {"reverse_kl": 0.1}])
 def test_settings_for_one_temperature_are_refused(other: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="temperatures can be combined neither"):
         MoleculeTraining.parse({"temperatures": True, **other})
+
+
+def test_refined_at_the_target_temperature(
+    data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refined model is an ordinary one of 300 K; the model of all temperatures is kept beside it."""
+    monkeypatch.setattr(refinement, "CYCLES", 1)
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    choice = CHOICE.model_copy(update={"refine": True})
+
+    def energy(system: MolecularSystem) -> TorchForceField:
+        return TorchForceField(system, compiled=False)
+
+    refined = train_generator(data, folder, choice, energy=energy)
+    assert refined.temperatures is None and refined.temperature == 300.0 and refined.flow.context == 0
+    kept = BoltzmannGenerator.load(folder / "temperatures.safetensors")
+    x = torch.from_numpy(trajectory.read(data).positions[:20])
+    assert torch.equal(kept.at(500.0).log_prob(x), finished[1].at(500.0).log_prob(x))
+    loaded = BoltzmannGenerator.load(folder / "model.safetensors")
+    again = train_generator(data, folder, choice, energy=energy)
+    assert torch.equal(loaded.log_prob(x), refined.log_prob(x))
+    assert torch.equal(again.log_prob(x), refined.log_prob(x))
+
+
+def test_who_trains_on_all_temperatures(data: Path, tmp_path: Path) -> None:
+    alone = chain_data(tmp_path / "one.h5", 120)
+    for preset, wanted, beside, expected in (
+        ("best", None, data, True),
+        ("best", None, alone, False),
+        ("best", False, data, False),
+        ("quick", None, data, False),
+        ("quick", True, data, True),
+    ):
+        choice = MoleculeTraining.parse({"preset": preset, "temperatures": wanted})
+        assert molecules._on_ladder(choice, beside) is expected
+    assert not molecules._on_ladder(MoleculeTraining(reverse_kl=0.1), data)

@@ -39,6 +39,9 @@ from knotflow.transforms import FAMILIES, Line
 FORCE_SHARE = 3.0
 """Weight of the standardised force error, relative to the likelihood, in the presets best and quick. Near the
 optimum the gradient of the likelihood is noise, but that of the force error is not."""
+RATE = 1.5e-3
+"""Largest learning rate of these presets, for up to 60 coordinates; with more it falls like a square root,
+since forces weigh more. At 2e-3, trainings of 120 coordinates and of many temperatures blew up."""
 FORCE_LIMIT = 1.0
 """Standardised force errors above it count linearly in these presets."""
 MARGINALS = 300
@@ -127,12 +130,12 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
     return TrainingConfig(
         steps=steps,
         batch_size=batch_size,
-        learning_rate=choice.learning_rate or (5e-4 if paper else 2e-3),
+        learning_rate=choice.learning_rate or (5e-4 if paper else RATE * min(1, 60 / n_coordinates) ** 0.5),
         schedule="exponential" if paper else "cosine",
         decay=0.7,
         decay_every=in_a_pass,
         marginals=0 if raw else min(MARGINALS, steps),
-        warm_up=0 if raw else min(500, max(1, steps // 10)),
+        warm_up=0 if raw else min(500, max(1, steps // (10 if paper else 6))),
         # Forces of large weight have large gradients.
         clip=None if raw else max(20.0, 6.0 * weight),
         ema=0.0 if raw else 0.999,

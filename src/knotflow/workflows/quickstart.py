@@ -54,7 +54,8 @@ def full(seed: int = 0) -> Scale:
 
     Tempering gives phi > 0 its true weight, which plain dynamics of this length does not. Exchanges also
     bring fresh structures down the ladder, so frames can be kept more often. 24 ladders of 8 temperatures
-    make four tasks of 48 walkers, three vectors of 16. Longer training would overfit the frames.
+    make four tasks of 48 walkers, three vectors of 16. Frames of all temperatures are trained on: those of
+    the target alone would soon be memorised.
     """
     return Scale(
         SimulationPlan(
@@ -67,7 +68,7 @@ def full(seed: int = 0) -> Scale:
             highest_temperature=1000.0,
             seed=seed,
         ),
-        MoleculeTraining(preset="quick", forces=True, epochs=15.0, seed=seed),
+        MoleculeTraining(preset="quick", forces=True, temperatures=True, epochs=15.0, seed=seed),
         samples=5_000,
         dynamics=DynamicsConfig(replicas=4, dt=5e-4, equilibration=0.2, production=0.5, every=10, seed=seed),
         seconds=(65, 25, 1, 4, 10, 6),
