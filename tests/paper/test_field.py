@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from knotflow.analysis.measures import effective_in
 from knotflow.energies import force_field
 from knotflow.files import read_json
 from knotflow.flows.io import notes
@@ -17,7 +18,7 @@ from knotflow.paper import costs, field, field_report, field_results
 from knotflow.paper.costs import spent
 from knotflow.paper.field import SCALES, SYSTEMS, Task, run
 from knotflow.paper.field_results import Result, read_result
-from knotflow.paper.field_torsions import STATES, effective_in, states_of, torsional
+from knotflow.paper.field_torsions import STATES, states_of, torsional
 from knotflow.simulation import run as simulation_run
 from knotflow.statistics.estimates import Estimate
 from knotflow.storage.observables import Observables

@@ -24,6 +24,8 @@ TRUSTED_K: Final = 0.7
 """Largest Pareto k with which weights can be trusted."""
 TOO_FAR: Final = 4.0
 """Standard errors between two estimates of the same number that need an explanation."""
+FEWEST: Final = 25
+"""Samples in a state without which nothing is said about their weights."""
 FRAMES_FOR_ENERGIES: Final = 20_000
 """About this many evenly spaced frames of longer data enter the distance of energies."""
 POINTS: Final = 1_000
@@ -165,6 +167,17 @@ def efficiency(log_w: Floats, seed: int) -> Measures:
     )
 
 
+def effective_in(log_w: Floats, seed: int) -> Estimate:
+    """Effective sample size of a state as a share of its samples; NaN if they are fewer than `FEWEST`."""
+    if len(log_w) < FEWEST:
+        return Estimate(math.nan)
+
+    def share(rows: Rows) -> float:
+        return weights.effective_share(log_w[rows])
+
+    return Estimate(share(np.arange(len(log_w))), float(bootstrap(share, np.arange(len(log_w)), seed=seed)))
+
+
 def forces(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """Squared errors of the flow's forces, averaged over frames, atoms and directions."""
     unit = "(kT/nm)²"
@@ -233,12 +246,17 @@ def of_torsions(residue: str, data: FrameTable, drawn: FrameTable, block: Rows, 
     finite = np.isfinite(drawn.torsions[residue]).all(1)
     if not finite.any():
         return {}
-    log_w = weights.clipped(log_weights(drawn))[finite]
+    raw, log_w = (found[finite] for found in (log_weights(drawn), weights.clipped(log_weights(drawn))))
     angles, truth = drawn.torsions[residue][finite], data.torsions[residue]
     return {
         **histograms(angles, truth, log_w, block, seed),
         **_torus(angles, truth, log_w, block, seed),
         **_sides(angles[:, 0], truth[:, 0], log_w, data.replica, block, seed),
+        **_measured(
+            "",
+            ess_left=("effective sample size, phi < 0", effective_in(raw[angles[:, 0] <= 0], seed)),
+            ess_right=("effective sample size, phi > 0", effective_in(raw[angles[:, 0] > 0], seed)),
+        ),
     }
 
 

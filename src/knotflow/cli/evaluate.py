@@ -152,6 +152,9 @@ def _torsion_table(evaluation: Evaluation) -> Table:
         for key in [key for key in found if f"{key}_data" in found]:
             row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
             torsions.add_row(escape(row[0].text), *map(str, row), row[0].unit)
+        for key in ("ess_left", "ess_right"):
+            if key in found:
+                torsions.add_row(escape(found[key].text), "", str(found[key]), "", "")
     return torsions
 
 

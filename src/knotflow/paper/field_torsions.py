@@ -6,7 +6,6 @@ as many frames as a simulation has, hides how good a good model is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,9 +13,9 @@ import numpy as np
 
 from knotflow.analysis import measures
 from knotflow.analysis.frame_table import FrameTable
-from knotflow.analysis.measures import log_weights
-from knotflow.statistics.estimates import Estimate, Floats, Rows, blocks, bootstrap
-from knotflow.statistics.weights import clipped, effective_share
+from knotflow.analysis.measures import effective_in, log_weights
+from knotflow.statistics.estimates import Floats, blocks
+from knotflow.statistics.weights import clipped
 from knotflow.storage.observables import Observables
 from knotflow.storage.split import Bools
 
@@ -28,8 +27,6 @@ STATES: Final[dict[str, Callable[[Floats, Floats], Bools]]] = {
 """States of a residue, by its torsions in rad."""
 
 
-FEWEST: Final = 25
-"""Samples in a state without which nothing is said about their weights."""
 BINS: Final = 16
 """Bins along each torsion: 22.5 degrees."""
 
@@ -70,14 +67,3 @@ def states_of(drawn: FrameTable, residue: str, seed: int) -> dict[str, dict[str,
             **{key: {"value": share.value, "error": share.error} for key, share in shares.items()},
         }
     return found
-
-
-def effective_in(log_w: Floats, seed: int) -> Estimate:
-    """Effective sample size of a state as a share of its samples; NaN if they are fewer than `FEWEST`."""
-    if len(log_w) < FEWEST:
-        return Estimate(math.nan)
-
-    def share(rows: Rows) -> float:
-        return effective_share(log_w[rows])
-
-    return Estimate(effective_share(log_w), float(bootstrap(share, np.arange(len(log_w)), seed=seed)))

@@ -331,6 +331,8 @@ def _numbers(report: GeneratorReport) -> list[Section]:
             if all(three):
                 numbers = (str(Estimate.read(m)) for m in three)
                 cells.append([measure["text"], *numbers, measure.get("unit", "")])
+            elif key in ("ess_left", "ess_right"):
+                cells.append([measure["text"], "", str(Estimate.read(measure)), "", ""])
         caption = "Distances from the data; column data: between its halves, except for free energies."
         table = Table(["measure", "data", "samples", "reweighted", "unit"], cells, caption)
         sections.append(Section(f"Torsions of {residue} in numbers", table=table))
