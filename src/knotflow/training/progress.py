@@ -37,6 +37,13 @@ class ReportProgress(pl.Callback):
                 self.progress("compiling the loss", 0, 0, "which may take minutes")
             self._report(self.data.first_step, "")
 
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0:
+            # The first step of a block comes after points were drawn: its time says nothing of the others.
+            self._last = time.monotonic()
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:

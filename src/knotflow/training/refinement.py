@@ -42,7 +42,7 @@ ROUNDS: Final = 4
 """Rounds of new points in the first cycle; later cycles have rounds of the same length."""
 POINTS: Final = 100
 """Points drawn in a round, for each of its steps."""
-CYCLES: Final = 4
+CYCLES: Final = 3
 """Largest number of cycles."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
