@@ -84,7 +84,7 @@ def write(command: Any, arguments: list[str], file: Path) -> dict[str, Any]:
 
 def test_the_commands_that_make_something_take_settings() -> None:
     made = {"simulate", "import", "train", "sample", "exact", "dynamics"}
-    parts = ("all", "toy2d", "table1", "dynamics", "exact", "mixed5d", "engines")
+    parts = ("all", "toy2d", "table1", "dynamics", "exact", "mixed5d", "engines", "field")
     made |= {f"reproduce {name}" for name in parts}
     assert set(COMMANDS) == {f"knotflow {name}" for name in made}
 

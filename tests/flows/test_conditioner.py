@@ -52,8 +52,9 @@ def _expected(network: kf.Conditioner, domains: list[kf.Domain], x: Tensor, rows
     flat = torch.stack([half[i] * (2 * u[i] - 1) for i in straight], 1)
     turns = torch.stack([u[i] for i, d in enumerate(domains) if isinstance(d, kf.Circle)], 1)
     seen = [flat]
+    bounded = flat[:, [k for k, i in enumerate(straight) if isinstance(domains[i], kf.Interval)]]
     for j in range(1, network.frequencies):
-        seen += [torch.cos(math.pi / 2 * j * flat), torch.sin(math.pi / 2 * j * flat)]
+        seen += [torch.cos(math.pi / 2 * j * bounded), torch.sin(math.pi / 2 * j * bounded)]
     for j in range(1, network.frequencies + 1):
         # The fraction of a turn is counted from the middle of the domain.
         seen += [torch.cos(2 * math.pi * j * (turns - 0.5)), torch.sin(2 * math.pi * j * (turns - 0.5))]
