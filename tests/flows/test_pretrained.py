@@ -17,9 +17,9 @@ from knotflow.molecules import ala2
 def test_they_have_names_and_cards() -> None:
     assert pretrained_names() == ["ala2"]
     card = pretrained_file("ala2").with_suffix(".md").read_text()
-    assert "911,175 parameters" in card
+    assert "1,120,465 parameters" in card
     model = kf.BoltzmannGenerator.pretrained("ala2")
-    assert sum(p.numel() for p in model.parameters()) == 911_175
+    assert sum(p.numel() for p in model.parameters()) == 1_120_465
     with pytest.raises(ValueError, match=r"models that come with knotflow: ala2; got 'ala3'"):
         kf.BoltzmannGenerator.pretrained("ala3")
 
@@ -32,7 +32,7 @@ def test_samples_are_near_the_boltzmann_distribution() -> None:
         u = energy.energy(x.double())
     log_weight = (-u - log_prob.double())[model.chirality.matches(x)]
     weight = (log_weight - log_weight.max()).exp()
-    assert weight.sum() ** 2 / weight.square().sum() > 0.4 * 2000
+    assert weight.sum() ** 2 / weight.square().sum() > 0.9 * 2000
 
 
 def test_atoms_are_labelled_as_in_simulations() -> None:
@@ -41,15 +41,6 @@ def test_atoms_are_labelled_as_in_simulations() -> None:
     swapped = x.clone()
     swapped[[2, 3]] = x[[3, 2]]
     assert model.log_prob(x) > 200 > model.log_prob(swapped)
-
-
-def test_it_gives_the_numbers_that_version_0_2_gave() -> None:
-    """Its file does not say how networks see lines: as they did then."""
-    model = kf.BoltzmannGenerator.pretrained("ala2").double()
-    x = torch.tensor(ala2().positions).double()
-    with torch.no_grad():
-        found = model.log_prob(torch.stack([x, 1.001 * x])).tolist()
-    assert found == pytest.approx([248.8650969034742, 248.851466683576], rel=1e-12)
 
 
 ALONE = """
