@@ -49,7 +49,9 @@ def test_a_file(run, tmp_path) -> None:
 
 def test_the_model_that_comes_with_the_package(run) -> None:
     status, said = run("ala2", "--frames", "50")
-    assert status == 0 and "ala2.safetensors: ala2, 22 atoms at 300 K, 911,175 parameters, 50 samples" in said
+    assert (
+        status == 0 and "ala2.safetensors: ala2, 22 atoms at 300 K, 1,120,465 parameters, 50 samples" in said
+    )
 
 
 def test_a_broken_promise_ends_in_status_1(run, monkeypatch) -> None:

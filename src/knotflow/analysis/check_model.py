@@ -50,6 +50,8 @@ TRIP_LIMITS: Final = {torch.float32: 1e-2, torch.float64: 1e-8}
 """Errors of coordinates, as fractions of their domains, or of positions, in nm."""
 DENSITY_LIMITS: Final = {torch.float32: 0.1, torch.float64: 1e-8}
 """Errors of log-densities: log sin θ of an angle loses digits near π."""
+WOUND_LIMIT: Final = 1e-3
+"""Largest share of samples with a torsion on a line more than half a turn from its middle."""
 JACOBIAN_LIMIT: Final = 1e-8
 FORCE_LIMIT: Final = 1e-5
 """As a fraction of the force: finite differences are no better."""
@@ -291,16 +293,24 @@ def _check_slopes(flow: Flow, samples: int, generator: torch.Generator) -> list[
 def _check_positions(
     model: BoltzmannGenerator, dtype: torch.dtype, samples: int, seed: int, progress: Progress
 ) -> list[Check]:
-    """Positions to base and back, log-densities both ways, numbers that are not finite."""
+    """Positions to base and back, log-densities both ways, numbers that are not finite.
+
+    A torsion on a line more than half a turn from its middle is another number after a trip to positions and
+    back: such samples are counted, and left out.
+    """
     model, name = copy.deepcopy(model).to(dtype), dtype_name(dtype)
     generator = torch.Generator().manual_seed(seed)
-    trip, density, broken = Worst(), Worst(), 0
+    trip, density, broken, wound = Worst(), Worst(), 0, 0
     for rows in chunks(f"positions, {name}", samples, CHUNK, progress):
-        x, log_p = model.sample_and_log_prob(len(rows), generator=generator)
+        q, log_q = model.flow.sample_and_log_prob(len(rows), generator=generator)
+        x, ladj = model.coordinates.inverse(q)
+        log_p = log_q - ladj
         fine = _finite(x, log_p)
         broken += int((~fine).sum())
+        unwound = (model.unwound(q) == q).all(-1)
+        wound += int((fine & ~unwound).sum())
         # Rounding of positions can move a coordinate out of its interval.
-        usable = fine & inside(model.flow, model.internal(x)[0])
+        usable = fine & unwound & inside(model.flow, model.internal(x)[0])
         x, log_p = x[usable], log_p[usable]
         if len(x) == 0:
             continue
@@ -308,10 +318,12 @@ def _check_positions(
         back, _ = model.coordinates.inverse(model.flow.inverse(model.flow(model.internal(x)[0])[0])[0])
         trip.add(displacements(back, x))
         broken += int((~_finite(model.force(x[: math.ceil(len(rows) / FORCES)]))).sum())
+    share = wound / (samples - broken) if broken < samples else math.nan
     return [
         Check(f"positions there and back, {name}", trip.value, TRIP_LIMITS[dtype], "nm"),
         Check(f"log-density both ways, {name}", density.value, DENSITY_LIMITS[dtype]),
         Check(f"samples not finite, {name}", broken, 0),
+        Check(f"samples beyond half a turn, {name}", share, WOUND_LIMIT),
     ]
 
 

@@ -82,7 +82,6 @@ class Flow(nn.Module):
 
     _lines: Tensor
     _mixing: Tensor
-    _unmixing: Tensor
 
     def __init__(
         self,
@@ -113,7 +112,6 @@ class Flow(nn.Module):
         self.whitened = whitened and bool(lines)
         if self.whitened:
             self.register_buffer("_mixing", torch.eye(len(lines)))
-            self.register_buffer("_unmixing", torch.eye(len(lines)))
 
     @classmethod
     def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
@@ -150,15 +148,13 @@ class Flow(nn.Module):
         covariance = share * covariance + (1 - share) * torch.diag(covariance.diagonal())
         # A direction in which the data do not spread at all keeps a thousandth of its scale.
         lower = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(len(covariance)).to(covariance))
-        eye = torch.eye(len(lower)).to(lower)
         self._mixing.copy_(lower)
-        self._unmixing.copy_(torch.linalg.solve_triangular(lower, eye, upper=False))
 
     def with_couplings(self, couplings: Sequence[Coupling]) -> Flow:
         """A flow with the same base, scales and linear map, but other couplings."""
         other = Flow(self.domains, couplings, context=self.context, whitened=self.whitened)
         if self.whitened:
-            other._mixing, other._unmixing = self._mixing, self._unmixing
+            other._mixing = self._mixing
         return other
 
     def standard_score(self, score: Tensor) -> Tensor:
@@ -270,7 +266,6 @@ class Flow(nn.Module):
         found = Flow(domains, couplings, whitened=self.whitened, config=config).to(like(self))
         if self.whitened:
             found._mixing.copy_(self._mixing)
-            found._unmixing.copy_(self._unmixing)
         return found
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
@@ -308,7 +303,12 @@ class Flow(nn.Module):
         if not torch.compiler.is_compiling():
             self._refuse_outside(x.detach())
         z = self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
-        return self._mixed(z, self._unmixing) if self.whitened else z
+        if not self.whitened:
+            return z
+        lines, lower = z.index_select(-1, self._lines), self._mixing.to(z.dtype)
+        # The map is undone in the precision of the points, not by a stored inverse.
+        rows = torch.linalg.solve_triangular(lower.T, lines.reshape(-1, len(lower)), upper=True, left=False)
+        return z.index_copy(-1, self._lines, rows.reshape(lines.shape))
 
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:
