@@ -83,11 +83,11 @@ def select(batch: Batch, indices: Tensor) -> Batch:
     return Batch(cast(Tensor, x), *rest)
 
 
-def joined(a: Batch, b: Batch) -> Batch:
-    """The rows of two batches; a part that only one of them has is dropped."""
+def joined(*batches: Batch) -> Batch:
+    """The rows of several batches; a part that one of them lacks is dropped."""
     x, *rest = (
-        None if one is None or other is None else torch.cat((one, other.to(one)))
-        for one, other in zip(a, b, strict=True)
+        None if any(part is None for part in parts) else torch.cat([part.to(parts[0]) for part in parts])
+        for parts in zip(*batches, strict=True)
     )
     return Batch(cast(Tensor, x), *rest)
 

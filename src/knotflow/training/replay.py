@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,7 +33,7 @@ from knotflow.flows import Flow
 from knotflow.statistics import weights
 from knotflow.statistics.wells import well_edges, well_numbers
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.data import select
+from knotflow.training.data import joined, select
 from knotflow.training.objectives import Batch
 from knotflow.transforms import Circle
 
@@ -148,7 +148,7 @@ class Replay:
             old.unlink(missing_ok=True)  # another process may have been faster
         device = str(next(flow.parameters()).device)
         kept = [read_checkpoint(file, device) for file in found[-KEPT:]]
-        return Pool(_together([Batch(*one["rows"]) for one in kept]), kept[-1]["figures"])
+        return Pool(joined(*(Batch(*one["rows"]) for one in kept)), kept[-1]["figures"])
 
     def clear(self) -> None:
         """Remove the rows of all rounds."""
@@ -175,7 +175,7 @@ class Replay:
         drawn = select(drawn, rows)
         if not weight.any():
             return drawn, figures
-        return _together([self._resampled(q, score, log_target, weight, boost, random), drawn]), figures
+        return joined(self._resampled(q, score, log_target, weight, boost, random), drawn), figures
 
     def judged(self, q: Tensor) -> tuple[Tensor, Tensor]:
         r"""Scores (n, d), in the dtype of the points, and $\log \pi$ (n,) in float64, of points (n, d)."""
@@ -277,9 +277,3 @@ def effective_share(log_w: Floats) -> float:
 def _power(log_w: Floats, power: float) -> Floats:
     """Log-weights times a power; a weight of zero stays zero."""
     return np.where(np.isfinite(log_w), power * np.where(np.isfinite(log_w), log_w, 0.0), -np.inf)
-
-
-def _together(batches: Sequence[Batch]) -> Batch:
-    """The rows of several batches that have the same parts."""
-    parts = (None if part[0] is None else torch.cat(part) for part in zip(*batches, strict=True))
-    return Batch(*parts)  # type: ignore[arg-type]
