@@ -25,9 +25,9 @@ def train(
     preset: Annotated[
         Literal["best", "quick", "paper"],
         typer.Option(
-            help="best: likelihood and forces, then refinement with the energy, half an hour on two cores "
-            "for 22 atoms; quick: likelihood only, minutes; paper: the flow, optimiser and schedule of Hong "
-            "& Chun (AAAI 2023)."
+            help="best: likelihood and forces, then refinement with the energy, which takes the longest; "
+            "quick: likelihood only, minutes; paper: the flow, optimiser and schedule of Hong & Chun (AAAI "
+            "2023)."
         ),
     ] = "best",
     transform: Annotated[
