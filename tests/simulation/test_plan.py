@@ -45,7 +45,9 @@ def test_time_is_that_of_the_target_temperature() -> None:
     simulation = Simulation("none.h5", molecule("ala2"), plan)
     assert simulation.walkers == 16 * len(simulation.ladder) == 128
     assert simulation.steps == 128 * (20_000 + 10_000 + 500_000) and simulation.steps_done == 0
-    assert simulation.ladder_every == 2  # every ps
+    assert simulation.ladder_every == 1
+    often = Simulation("none.h5", molecule("ala2"), plan.model_copy(update={"interval": 50}))
+    assert often.ladder_every == 2  # ten per ps at most
 
 
 def test_a_longer_time_keeps_the_replicas_of_the_file(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def simulate(
     With --method tempering, each replica is a ladder of walkers, one at each temperature up to --highest.
     --ns counts the time at the target temperature, whose frames go to NAME.h5; every other temperature is
     simulated as long, so a ladder of 8 costs 8 times as much. Their frames go to NAME.ladder.h5, one per
-    frame of NAME.h5 but at most one per ps: with 8 temperatures, it grows to seven times the size of NAME.h5,
+    frame of NAME.h5 but at most ten per ps: with 8 temperatures, it grows to seven times the size of NAME.h5,
     or less with a larger --every. The command says all of this in numbers before it starts.
 
     Examples:

@@ -38,9 +38,9 @@ TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
 
 GPU_WALKERS: Final = 4096
 
-LADDER_STEPS: Final = 1000
-"""Least number of steps between two frames above the target temperature. Friction makes a molecule forget its
-motion within 1 ps, so frames that are closer hold little news."""
+LADDER_STEPS: Final = 100
+"""Least number of steps between two frames above the target temperature. Bonds and angles have new forces
+after 0.1 ps, and a flow that learns from forces needs many: see docs/temperatures.md."""
 
 STEPS_PER_SECOND: Final = {"openmm": 15_000, "torch": 110_000}
 """Of a core, for 22 atoms, as measured on two cores (docs/benchmarks.md): a first guess of the time left."""
