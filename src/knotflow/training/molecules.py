@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -29,13 +32,15 @@ from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.data import select
 from knotflow.training.frames import load_data
-from knotflow.training.objectives import Batch, Metric
+from knotflow.training.objectives import Batch, Metric, make_loss
 from knotflow.training.refinement import refine
 from knotflow.training.replay import effective_share
 from knotflow.training.run import fit
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
 from knotflow.transforms import FAMILIES, Line
 
+MODEL: Final = "model.safetensors"
+"""Name of the model's file in a run folder."""
 FORCE_SHARE = 3.0
 """Weight of the standardised force error, relative to the likelihood, in the presets best and quick. Near the
 optimum the gradient of the likelihood is noise, but that of the force error is not."""
@@ -69,6 +74,8 @@ class MoleculeTraining(Config):
     an energy."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
+    steps: Count | None = None
+    """Steps of the training, instead of ``epochs``; those of the refinement follow from them."""
     batch_size: Count | None = None
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     zmatrix: Literal["bonds", "paper"] | None = None
@@ -85,6 +92,8 @@ class MoleculeTraining(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("epochs and steps both say how long to train; give only one of them")
         if self.temperatures and (self.preset == "paper" or self.reverse_kl):
             raise ValueError(
                 "temperatures can be combined neither with the preset paper nor with reverse_kl, which are "
@@ -118,7 +127,9 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
     paper, quick = choice.preset == "paper", choice.preset == "quick"
     batch_size = min(choice.batch_size or (128 if paper else 256), n_train)
     in_a_pass = n_train // batch_size
-    if choice.epochs is not None or paper:
+    if choice.steps is not None:
+        steps = choice.steps
+    elif choice.epochs is not None or paper:
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
         steps = 2000 if quick else 3000
@@ -179,6 +190,72 @@ def standardised_metric(flow: Flow, score: Tensor) -> Metric:
     return metric
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A training that can begin: data in internal coordinates, the flow, the loss and the schedule."""
+
+    choice: MoleculeTraining
+    system: MolecularSystem
+    generator: BoltzmannGenerator
+    """Untrained."""
+    flow: Flow
+    """To be trained; its context is the temperature, if there are many."""
+    train: Batch
+    validation: Batch
+    split: dict[str, Any]
+    training: TrainingConfig
+    metric: Metric
+    """Measure of force errors."""
+
+    def seconds_per_step(self, steps: int = 3) -> float:
+        """Time of a step of the training, measured; the flow stays as it is."""
+        flow = copy.deepcopy(self.flow)
+        mix = make_loss(self.training.loss, lambda q: q.sum(-1), self.metric)
+        batch = select(self.train, torch.arange(self.training.batch_size) % len(self.train.x))
+        times = []
+        for _ in range(1 + steps):
+            began = time.perf_counter()
+            mix(flow, batch)[0].backward()
+            times.append(time.perf_counter() - began)
+        return sorted(times[1:])[steps // 2]
+
+
+def prepare(data: str | Path, choice: MoleculeTraining, progress: Progress = silent) -> Prepared:
+    """Read a trajectory file and build a flow for it; for the arguments see `train_generator`."""
+    system = trajectory.open_info(data).system
+    kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
+    coordinates = internal_coordinates(system, kind)
+    wanted, choice = choice, choice.model_copy(update={"temperatures": _on_ladder(choice, data)})
+    load, temperatures = load_ladder if choice.temperatures else load_data, None
+    loaded = load(data, coordinates, progress)
+    shape = loaded.train.x
+    if choice.temperatures:
+        temperatures = temperature_range(loaded.train)
+        shape = shape_at_lowest(loaded.train, temperatures, coordinates)
+    torch.manual_seed(choice.seed)
+    flow = flow_config(choice, coordinates, shape).build()
+    generator = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
+    train, validation = (
+        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
+    )
+    if temperatures is not None:
+        train, validation = (conditioned(part, temperatures, flow.domains) for part in (train, validation))
+    if flow.whitened:
+        flow.whiten(train.x)
+    paper = choice.preset == "paper"
+    return Prepared(
+        wanted,
+        system,
+        generator,
+        flow,
+        train,
+        validation,
+        loaded.split.plain(),
+        training_config(choice, len(train.x), coordinates.n_coordinates),
+        cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force)),
+    )
+
+
 def train_generator(
     data: str | Path,
     folder: str | Path,
@@ -204,72 +281,60 @@ def train_generator(
     choice = MoleculeTraining() if choice is None else choice
     if choice.refine and energy is None:
         raise ValueError("refine needs an energy: give energy=..., or set it to False.")
-    system = trajectory.open_info(data).system
-    kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
-    coordinates = internal_coordinates(system, kind)
-    wanted, choice = choice, choice.model_copy(update={"temperatures": _on_ladder(choice, data)})
-    load, temperatures = load_ladder if choice.temperatures else load_data, None
-    loaded = load(data, coordinates, progress or silent)
-    shape = loaded.train.x
-    if choice.temperatures:
-        temperatures = temperature_range(loaded.train)
-        shape = shape_at_lowest(loaded.train, temperatures, coordinates)
-    torch.manual_seed(choice.seed)
-    flow = flow_config(choice, coordinates, shape).build()
-    generator = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
-    train, validation = (
-        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
-    )
-    if temperatures is not None:
-        train, validation = (conditioned(part, temperatures, flow.domains) for part in (train, validation))
-    training = training_config(choice, len(train.x), coordinates.n_coordinates)
-    force_field = None if energy is None else energy(system)
-    split, paper = loaded.split.plain(), choice.preset == "paper"
-    model = Path(folder) / "model.safetensors"
-    if flow.whitened:
-        flow.whiten(train.x)
-    metric = cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force))
-    notes = {**generator.notes(), "split": split, "choice": wanted.plain()}
+    ready = prepare(data, choice, progress or silent)
+    field = None if energy is None else energy(ready.system)
+    generator, folder = ready.generator, Path(folder)
     flow = fit(
-        flow,
-        train,
-        training,
+        ready.flow,
+        ready.train,
+        ready.training,
         folder,
-        validation=validation,
-        energy=None if force_field is None else _reduced(force_field, coordinates),
-        metric=metric,
-        monitor=None if force_field is None else _monitor(force_field, generator),
-        notes=notes,
+        validation=ready.validation,
+        energy=None if field is None else _reduced(field, generator.coordinates),
+        metric=ready.metric,
+        monitor=None if field is None else _monitor(field, generator),
+        notes={**generator.notes(), "split": ready.split, "choice": choice.plain()},
         progress=progress,
     )
-    write_json(Path(folder) / "split.json", split)
-    found = notes_of(model)
-    if "refinement" in found:
-        return BoltzmannGenerator(coordinates, flow, system.plain())
-    trained = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
+    write_json(folder / "split.json", ready.split)
+    if "refinement" in notes_of(folder / MODEL):
+        return BoltzmannGenerator(generator.coordinates, flow, generator.molecule)
+    trained = BoltzmannGenerator(generator.coordinates, flow, generator.molecule, generator.temperatures)
     refined = choice.preset == "best" if choice.refine is None else choice.refine
-    if force_field is None or not refined:
-        return trained
-    if temperatures is not None:
-        trained.save(Path(folder) / "temperatures.safetensors", **found)
+    return _refined(ready, trained, folder, field, progress) if field is not None and refined else trained
+
+
+def _refined(
+    ready: Prepared,
+    trained: BoltzmannGenerator,
+    folder: Path,
+    energy: MolecularEnergy,
+    progress: Progress | None,
+) -> BoltzmannGenerator:
+    """The generator at the target temperature, refined; its model file replaces that of the training."""
+    model, system = folder / MODEL, ready.system
+    found, train, validation = notes_of(model), ready.train, ready.validation
+    if trained.temperatures is not None:
+        trained.save(folder / "temperatures.safetensors", **found)
         trained = trained.at(system.temperature)
         train, validation = map(_at_lowest, (train, validation))
     flow, cycles = refine(
         trained,
         train,
-        training,
-        Path(folder) / "refinement",
-        energy=force_field,
+        ready.training,
+        folder / "refinement",
+        energy=energy,
         masses=Masses.molecule(system.masses, system.temperature),
-        metric=metric,
+        metric=ready.metric,
         validation=validation,
         progress=progress,
     )
-    trained = BoltzmannGenerator(coordinates, flow, system.plain())
+    refined = BoltzmannGenerator(trained.coordinates, flow, trained.molecule)
     seconds = found["seconds"] + sum(cycle["seconds"] for cycle in cycles)
-    more = {"choice": wanted.plain(), "refinement": cycles, "seconds": seconds}
-    trained.save(model, **{**{key: value for key, value in found.items() if key != "temperatures"}, **more})
-    return trained
+    kept = {key: value for key, value in found.items() if key != "temperatures"}
+    more = {"choice": ready.choice.plain(), "refinement": cycles, "seconds": seconds}
+    refined.save(model, **{**kept, **more})
+    return refined
 
 
 def _on_ladder(choice: MoleculeTraining, data: str | Path) -> bool:
