@@ -17,9 +17,9 @@ from knotflow.cli import (
     exact,
     figure,
     import_data,
-    quickstart,
     report,
     reproduce,
+    run,
     sample,
     simulate,
     train,
@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(quickstart.quickstart)
+app.command()(run.run)
+app.command()(run.quickstart)
 app.command()(simulate.simulate)
 app.command("import")(import_data.import_data)
 app.command()(train.train)

@@ -25,7 +25,7 @@ from knotflow.progress import Progress, silent
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.replay import REJECTED, Replay, Wells
+from knotflow.training.replay import MOVE_STEPS, REJECTED, Replay, Wells
 from knotflow.training.run import fit
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ POINTS: Final = 100
 """Points drawn in a round, for each of its steps."""
 CYCLES: Final = 3
 """Largest number of cycles."""
+LENGTH: Final = (2**CYCLES - 1) / 2
+"""Steps of all cycles, relative to those of the training before."""
+EVALUATIONS: Final = POINTS * (1 + 0.3 * MOVE_STEPS)
+"""Energy evaluations for each of these steps, roughly: three in ten points are moved."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
 

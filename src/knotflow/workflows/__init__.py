@@ -1,1 +1,1 @@
-"""What users run as a whole: simulate, train, sample, evaluate, move, report, and the quickstart."""
+"""What users run as a whole: simulate, train, sample, evaluate, move, report, and all of it in a run."""

@@ -1,0 +1,70 @@
+"""The last five lines of a run: its results in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from knotflow.analysis.chain_summary import summarise_chains
+from knotflow.analysis.measures import Measure, note_of_visits
+from knotflow.files import read_json
+from knotflow.report.verdicts import Level, judge
+from knotflow.statistics.estimates import Estimate
+from knotflow.workflows.whole_run import Run
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The results that the last lines report; free energies F(phi > 0) - F(phi < 0) in kT, by residue."""
+
+    metrics: Mapping[str, Any]
+    """The file of the evaluation."""
+    simulated: Mapping[str, Estimate]
+    """From all frames; infinite if only one side was visited, without an error if one was too rarely."""
+    chains: Mapping[str, Estimate] = field(default_factory=dict)
+    """From exact chains, if there are any."""
+
+
+def facts(job: Run) -> Facts:
+    """Read the results from the files of a finished run."""
+    chains = summarise_chains(job.chains).sides if job.chains.exists() else {}
+    return Facts(read_json(job.metrics), summarise_chains(job.data).sides, chains)
+
+
+def lines(job: Run, found: Facts) -> dict[str, str]:
+    """Five sentences: what was learned, how good it is (two), where to look, and what to do next."""
+    about = found.metrics["about"]
+    frames, atoms = about["data"]["frames_in_file"], about["atoms"]
+    verdicts = {verdict.subject: verdict for verdict in judge(_with_all_frames(found))}
+    weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
+    sides = [verdict.sentence for name, verdict in verdicts.items() if name.startswith("Free energy")]
+    if weights.level is Level.POOR:
+        worth = f"{worth}; {weights.sentence}"
+    sides += [f"exact chains give {difference} kT for {name}" for name, difference in found.chains.items()]
+    force = Estimate.read(found.metrics["measures"].get("force_error_1e4", {}))
+    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else "unknown"
+    files = f"{job.samples} holds the samples and their weights"
+    files += f", {job.chains} those of exact chains" if job.chains.exists() else ""
+    return {
+        "Learned": f"the Boltzmann distribution of {job.system.name} at {about['temperature']:g} K, from "
+        f"{frames:,} frames of a simulation and the forces on its {atoms} atoms.",
+        "Samples": "; ".join([worth, *sides]) + ".",
+        "Forces": f"squared error (FME) {error} on frames not seen in training.",
+        "Look at": f"{job.page}, in a browser; {files}.",
+        "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a molecular viewer; "
+        "docs/tutorials/first.md explains each step.",
+    }
+
+
+def _with_all_frames(found: Facts) -> dict[str, Any]:
+    """The evaluation, with free energies of all frames instead of those of the held-out ones."""
+    residues = {}
+    for name, of in found.metrics["residues"].items():
+        simulated = found.simulated.get(name)
+        if simulated is not None:
+            all_frames = Measure.of("F(phi>0) - F(phi<0)", simulated, note_of_visits(simulated)).plain()
+            of = {**of, "side_difference_data": all_frames}
+        residues[name] = of
+    return {**found.metrics, "residues": residues}

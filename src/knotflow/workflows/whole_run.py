@@ -1,0 +1,456 @@
+"""From a molecule to an answer: simulation, training, samples, evaluation, exact chains if needed, a page.
+
+Every stage gets a share of the time. How much it can do in it is measured when it begins, and noted in
+``plan.json``. The result of a stage is complete or absent, and notes its inputs. So a finished stage is
+skipped, and an interrupted one is continued or repeated, with the same amounts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import torch
+from pydantic import Field
+
+from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
+from knotflow.config import Config
+from knotflow.dynamics.chain_run import ExactPlan, open_run
+from knotflow.energies import MolecularEnergy, TorchForceField, force_field
+from knotflow.files import only_writer, read_json, write_atomically, write_json
+from knotflow.flows.io import notes
+from knotflow.inputs import file_fingerprint, refuse_others
+from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent
+from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.storage import trajectory
+from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
+from knotflow.training.refinement import EVALUATIONS, LENGTH
+from knotflow.version import __version__
+from knotflow.workflows.evaluation import evaluate
+from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
+from knotflow.workflows.sampling import noted_samples, sample, sample_inputs
+from knotflow.workflows.steps import Step, run_steps
+from knotflow.workflows.training import noted_training, training_inputs
+
+SHARES: Final = {
+    "simulate": 0.3,
+    "train": 0.45,
+    "sample": 0.03,
+    "evaluate": 0.05,
+    "exact": 0.12,
+    "report": 0.05,
+}
+"""Shares of the time, by stage."""
+FIRST_FRAMES: Final = 40
+"""Frames of each ladder after which the speed of a simulation is known."""
+FEWEST_FRAMES: Final = 100
+"""Frames of each ladder below which nothing can be learned."""
+MOST_FRAMES: Final = 500_000
+"""Frames of all temperatures above which more hardly help, but fill memory."""
+STEPS: Final = (200, 6000)
+"""Fewest and most steps of the training; the refinement adds more."""
+SAMPLES: Final = (1_000, 100_000)
+"""Fewest and most samples."""
+ROWS: Final = (20, 400)
+"""Fewest and most states kept of each exact chain."""
+GOOD_SHARE: Final = 0.3
+GOOD_K: Final = 0.7
+"""With a smaller effective sample size, or a larger Pareto k, weights are not trusted: chains are run."""
+SMALL: Final = 30
+"""Atoms up to which ladders reach 1,000 K. Larger molecules need more rungs: theirs end at 700 K."""
+NOTE: Final = "\n<!-- inputs: "
+"""Start of the last line of the page, which notes the inputs of the page."""
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Amounts(Config):
+    """How much work each stage does; None: to be decided when it begins."""
+
+    frames: Count | None = None
+    """Frames of each ladder."""
+    steps: Count | None = None
+    """Steps of the training."""
+    refine: bool = True
+    """Whether the energy is fast enough for the refinement."""
+    samples: Count | None = None
+    rows: Count | None = None
+    """States of each exact chain; 0: the weights are good enough without chains."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A molecule, a folder and the time for it.
+
+    The folder is that of a training run: all commands on trained models take it.
+    """
+
+    folder: Path
+    system: MolecularSystem
+    hours: float = 2.0
+    seed: int = 0
+    given: Amounts = field(default_factory=Amounts)
+    """Amounts that are not to be decided."""
+    quick: bool = False
+    """Plain dynamics and the preset quick, without refinement: to see that all parts work."""
+
+    @property
+    def data(self) -> Path:
+        """The simulation."""
+        return self.folder / "data.h5"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.folder / RUN_MODEL
+
+    @property
+    def samples(self) -> Path:
+        """Samples of the model, with weights."""
+        return self.folder / "samples.h5"
+
+    @property
+    def metrics(self) -> Path:
+        """The evaluation."""
+        return self.folder / METRICS
+
+    @property
+    def chains(self) -> Path:
+        """The exact chains, if there are any."""
+        return self.folder / "exact.h5"
+
+    @property
+    def page(self) -> Path:
+        """The page."""
+        return self.folder / "report.html"
+
+    @property
+    def plan(self) -> Path:
+        """The amounts that were decided."""
+        return self.folder / "plan.json"
+
+    def amounts(self) -> Amounts:
+        """The amounts so far."""
+        found = read_json(self.plan)["amounts"] if self.plan.exists() else {}
+        return Amounts.parse({**found, **self.given.model_dump(exclude_unset=True)})
+
+    def decide(self, **amounts: Any) -> None:
+        """Note amounts; None: they are to be decided again."""
+        found = self.amounts().model_copy(update=amounts).plain()
+        write_json(self.plan, {**self._inputs(), "amounts": found})
+
+    def claim(self) -> None:
+        """Refuse a folder that holds another run."""
+        if self.plan.exists():
+            found = {key: value for key, value in read_json(self.plan).items() if key != "amounts"}
+            refuse_others(self.folder, "a run", found, self._inputs())
+        else:
+            self.decide()
+
+    def _inputs(self) -> dict[str, Any]:
+        molecule = {"molecule": self.system.name, "temperature": self.system.temperature}
+        return {**molecule, "hours": self.hours, "seed": self.seed}
+
+    def seconds(self, stage: str) -> float:
+        """The time for a stage."""
+        return 3600 * self.hours * SHARES[stage]
+
+    def again(self, stage: str) -> None:
+        """Remove the results of a stage and of all stages after it, to make them anew."""
+        stages = list(SHARES)
+        for name in stages[stages.index(stage) :]:
+            for file in self._files(name):
+                shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+            self.decide(**{amount: None for amount in _DECIDED[name]})
+
+    def _files(self, stage: str) -> list[Path]:
+        """Everything that a stage writes."""
+        ladder = trajectory.ladder_file(self.data)
+        run = ("config.json", "last.ckpt", "log.csv", "split.json", "initial.safetensors", "refinement")
+        made = {
+            "simulate": [self.data, self.data.with_name(f"{self.data.name}.state"), ladder],
+            "train": [
+                self.model,
+                self.folder / "temperatures.safetensors",
+                self.folder / "tensorboard",
+                *(self.folder / name for name in run),
+            ],
+            "sample": [self.samples],
+            "evaluate": [self.metrics],
+            "exact": [self.chains, self.chains.with_name(f"{self.chains.name}.state")],
+            "report": [self.page],
+        }
+        return made[stage]
+
+    def simulation(self, frames: int) -> Simulation:
+        """The simulation, new, interrupted or finished; refuses a file of another plan."""
+        if self.quick:
+            few = {"replicas": 1, "frames": frames, "interval": 10, "equilibration": 10, "seed": self.seed}
+            return Simulation(self.data, self.system, SimulationPlan.parse(few), 1)
+        try:
+            TorchForceField(self.system)
+            engine = "torch"
+        except ValueError:  # a force that torch does not support
+            engine = "openmm"
+        plan = {
+            "engine": engine,
+            "method": "tempering",
+            "replicas": 24 if engine == "torch" else 8,
+            "frames": frames,
+            "interval": 100 if self.hours < 1 else 250,
+            "equilibration": 5_000 if self.hours < 1 else 20_000,
+            "highest_temperature": 1000.0 if self.system.n_atoms <= SMALL else 700.0,
+            "seed": self.seed,
+        }
+        return Simulation(self.data, self.system, SimulationPlan.parse(plan))
+
+    def simulate(self, progress: Progress) -> None:
+        """Simulate for the time of this stage."""
+        amounts = self.amounts()
+        if amounts.frames is None:
+            began, first = time.perf_counter(), self.simulation(FIRST_FRAMES)
+            clock = _Clock(progress)
+            first.run(clock)
+            left = self.seconds("simulate") - (time.perf_counter() - began)
+            walkers, interval = first.walkers, first.plan.interval
+            more = int(left * clock.rate / (walkers * interval)) if clock.rate else 0
+            frames = min(first.state.frames + max(0, more), MOST_FRAMES // walkers)
+            if frames < FEWEST_FRAMES:
+                needed = self.hours * FEWEST_FRAMES / max(1, frames)
+                raise ValueError(
+                    self._too_short("simulation", f"{frames * first.plan.replicas} frames", needed)
+                )
+            self.decide(frames=frames)
+        self.simulation(self._decided("frames")).run(progress)
+
+    def choice(self) -> MoleculeTraining:
+        """The settings of the training."""
+        amounts = self.amounts()
+        if self.quick:
+            return MoleculeTraining(preset="quick", forces=True, steps=amounts.steps, seed=self.seed)
+        return MoleculeTraining(steps=amounts.steps, refine=amounts.refine, seed=self.seed)
+
+    def train(self, progress: Progress) -> None:
+        """Train and refine for the time of this stage."""
+        if self.amounts().steps is None:
+            progress("timing a step of the training", 0, 0)
+            step = prepare(self.data, self.choice()).seconds_per_step()
+            with force_field(self.system) as energy:
+                rate = evaluations_per_second(energy, self.system)
+            refined = step * (1 + LENGTH) + LENGTH * EVALUATIONS / rate
+            fewest, most = STEPS
+            steps, refine = int(self.seconds("train") / refined), True
+            if steps < fewest:
+                steps, refine = int(self.seconds("train") / step), False
+            if steps < fewest:
+                raise ValueError(
+                    self._too_short("training", f"{steps} steps", self.hours * fewest / max(1, steps))
+                )
+            self.decide(steps=min(steps, most), refine=refine)
+        train_generator(self.data, self.folder, self.choice(), energy=force_field, progress=progress)
+
+    def sample(self, progress: Progress) -> None:
+        """Draw as many samples as can be weighted in the time of this stage."""
+        if self.amounts().samples is None:
+            with force_field(self.system, evaluations=SAMPLES[0]) as energy:
+                rate = evaluations_per_second(energy, self.system)
+            fewest, most = SAMPLES
+            self.decide(samples=max(fewest, min(most, int(self.seconds("sample") * rate / 1000) * 1000)))
+        sample(self.model, out=self.samples, **self._drawing(), overwrite=True, progress=progress)
+
+    def exact(self, progress: Progress) -> None:
+        """Run exact chains, unless the weights are good enough."""
+        if self.amounts().rows is None:
+            self.decide(rows=self._rows())
+        plan = self._chain_plan(max(1, self._decided("rows")))
+        if self._decided("rows"):
+            with force_field(self.system, evaluations=plan.evaluations) as energy:
+                open_run(self.chains, self.model, plan).run(energy, progress)
+
+    def _rows(self) -> int:
+        """States of each chain for which there is time; 0 if weights can be trusted."""
+        measures = read_json(self.metrics)["measures"]
+        share, k = (measures.get(name, {}).get("value") for name in ("ess_clipped", "pareto_k"))
+        if share is not None and k is not None and share >= GOOD_SHARE and k <= GOOD_K:
+            return 0
+        if self.quick:
+            return 1
+        one = self._chain_plan(1)
+        with force_field(self.system) as energy:
+            rate = evaluations_per_second(energy, self.system)
+        row = self._chain_plan(2).evaluations - one.evaluations
+        rows = int((self.seconds("exact") * rate - one.evaluations) / row)
+        fewest, most = ROWS
+        return min(most, rows) if rows >= fewest else 0
+
+    def _chain_plan(self, rows: int) -> ExactPlan:
+        return ExactPlan.parse({"rows": rows, "seed": self.seed})
+
+    def _drawing(self) -> dict[str, Any]:
+        return {"n": self._decided("samples"), "weights": True, "seed": self.seed}
+
+    def _measuring(self) -> dict[str, Any]:
+        return {"samples": self._decided("samples"), "seed": self.seed}
+
+    def _decided(self, amount: str) -> int:
+        return int(getattr(self.amounts(), amount) or 0)
+
+    def _too_short(self, stage: str, found: str, hours: float) -> str:
+        return (
+            f"{self.hours:g} hours are too short for the {stage}: there is time for {found} only; give it at "
+            f"least --hours {math.ceil(100 * hours) / 100:g}."
+        )
+
+    def steps(self) -> list[Step]:
+        """All stages, in order."""
+
+        def write_page(progress: Progress) -> None:
+            write_report(self.model, self.data, self.page, **self._measuring(), progress=progress)
+            note = f"{NOTE}{json.dumps(self.page_inputs())} -->\n"
+            write_atomically(self.page, self.page.read_bytes() + note.encode())
+
+        def simulated() -> dict[str, Any] | None:
+            frames = self.amounts().frames
+            if frames is None or not self.data.exists():
+                return None
+            return {"frames": self.simulation(frames).state.frames}
+
+        def chained() -> dict[str, Any] | None:
+            rows = self.amounts().rows
+            if rows is None or (rows and not self.chains.exists()):
+                return None
+            done = open_run(self.chains, self.model, self._chain_plan(rows)) if rows else None
+            return {"rows": rows if done is None or done.finished else -1}
+
+        stages: dict[str, tuple[str, Callable[[], Any], Callable[[], Any], Callable[[Progress], Any]]] = {
+            "simulate": ("simulating", lambda: {"frames": self.amounts().frames}, simulated, self.simulate),
+            "train": (
+                "training",
+                lambda: training_inputs(self.choice(), self.data),
+                lambda: noted_training(notes(self.model)) if self._trained() else None,
+                self.train,
+            ),
+            "sample": (
+                "sampling",
+                lambda: sample_inputs(self.model, **self._drawing()),
+                lambda: noted_samples(self.samples),
+                self.sample,
+            ),
+            "evaluate": (
+                "evaluating",
+                lambda: evaluation_inputs(self.model, self.data, **self._measuring()),
+                lambda: noted_evaluation(self.metrics),
+                lambda progress: evaluate(
+                    self.model, self.data, self.metrics, **self._measuring(), progress=progress
+                ),
+            ),
+            "exact": ("exact chains", lambda: {"rows": self.amounts().rows}, chained, self.exact),
+            "report": ("writing the page", self.page_inputs, self.noted_page, write_page),
+        }
+        several = {
+            "train": (0.05, 0.25, 0.1, 0.2, 0.4),
+            "evaluate": (1.0, 1.0, 1.0),
+            "report": (1.0, 1.0, 1.0),
+        }
+        return [
+            Step(*stage, seconds=self.seconds(name), stages=several.get(name, (1.0,)))
+            for name, stage in stages.items()
+        ]
+
+    def _trained(self) -> bool:
+        """Whether the training is over, the refinement included."""
+        if self.amounts().steps is None or not self.model.exists():
+            return False
+        return self.quick or not self.amounts().refine or "refinement" in notes(self.model)
+
+    def page_inputs(self) -> dict[str, Any]:
+        """Everything that the page depends on."""
+        shown = {"model": self.model, "metrics": self.metrics}
+        files = {name: file_fingerprint(file) for name, file in shown.items()}
+        return {**files, **self._measuring(), "knotflow": __version__}
+
+    def noted_page(self) -> dict[str, Any] | None:
+        """The inputs that the page notes; None if there is no page, or it was written by another command."""
+        if not self.page.exists():
+            return None
+        *_, note = self.page.read_text(encoding="utf-8").rpartition(NOTE)
+        try:
+            found: dict[str, Any] = json.loads(note.removesuffix(" -->\n"))
+        except ValueError:  # a page of `knotflow report`, or of an earlier version
+            return None
+        return found
+
+
+_DECIDED: Final[dict[str, tuple[str, ...]]] = {
+    "simulate": ("frames",),
+    "train": ("steps",),
+    "sample": ("samples",),
+    "evaluate": (),
+    "exact": ("rows",),
+    "report": (),
+}
+"""Amounts that each stage decides."""
+
+
+class _Clock:
+    """Passes progress on, and measures the speed of the last half of what it sees."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.seen: list[tuple[float, float]] = []
+
+    def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
+        if doing == "sampling":
+            self.seen.append((time.perf_counter(), done))
+        self.progress(doing, done, total, note)
+
+    @property
+    def rate(self) -> float:
+        """Steps a second; 0 if unknown."""
+        if len(self.seen) < 2:
+            return 0.0
+        (t0, first), (t1, last) = self.seen[len(self.seen) // 2 - 1], self.seen[-1]
+        return (last - first) / max(t1 - t0, 1e-9)
+
+
+def evaluations_per_second(energy: MolecularEnergy, system: MolecularSystem) -> float:
+    """The speed of an energy, measured; slow ones are asked for a few energies only."""
+    x = torch.from_numpy(system.positions)
+    rate = 1.0
+    for n in (1, 8, 512):
+        if n / rate > 1.0:
+            break
+        began = time.perf_counter()
+        energy.energy_and_force(x.expand(n, -1, -1))
+        rate = n / max(time.perf_counter() - began, 1e-9)
+    return rate
+
+
+def run(job: Run, progress: Progress = silent, again: str | None = None) -> int:
+    """Run all stages that are not done yet, and return their number.
+
+    Args:
+        job: The molecule, the folder and the time.
+        progress: Called with the expected seconds of work done, of all stages together.
+        again: A stage to be done again, with all that follow.
+
+    Raises:
+        ValueError: if the folder holds results of other settings, or the time is too short.
+        OSError: if a file is damaged, or another process works in the folder.
+    """
+    if not 0 < job.hours < math.inf:
+        raise ValueError(f"hours must be a positive number, got {job.hours:g}.")
+    if job.folder.exists() and not job.folder.is_dir():
+        raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
+    with only_writer(job.folder / "run"):
+        job.claim()
+        if again is not None:
+            job.again(again)
+        return run_steps(job.steps(), progress)
