@@ -43,13 +43,22 @@ ROUNDS: Final = 4
 POINTS: Final = 100
 """Points drawn in a round, for each of its steps."""
 CYCLES: Final = 3
-"""Largest number of cycles."""
-LENGTH: Final = (2**CYCLES - 1) / 2
-"""Steps of all cycles, relative to those of the training before."""
+"""Largest number of cycles for up to `FEW` coordinates; each doubling of these adds one."""
+FEW: Final = 60
 EVALUATIONS: Final = POINTS * (1 + 0.3 * MOVE_STEPS)
-"""Energy evaluations for each of these steps, roughly: three in ten points are moved."""
+"""Energy evaluations for each step, roughly: three in ten points are moved."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
+
+
+def most_cycles(n_coordinates: int) -> int:
+    """Largest number of cycles of the refinement of a flow of so many coordinates."""
+    return CYCLES + max(0, round(math.log2(n_coordinates / FEW)))
+
+
+def relative_length(n_coordinates: int) -> float:
+    """Steps of all cycles together, relative to those of the training before."""
+    return (2 ** most_cycles(n_coordinates) - 1) / 2
 
 
 def refine(
@@ -91,7 +100,8 @@ def refine(
     flow, history = generator.flow, list[dict[str, Any]]()
     best = flow
     before = _measured(replay, flow, folder / "start.json", training.seed)
-    for number in range(CYCLES):
+    most = most_cycles(flow.dim)
+    for number in range(most):
         length = steps * 2**number
         cycle = folder / f"cycle-{number + 1}"
         note = ", ".join(f"{key} {100 * value:.1f} %" for key, value in before.items()) + " before"
@@ -103,7 +113,7 @@ def refine(
             validation=held_out,
             metric=metric,
             own=replay,
-            progress=_noted(f"refining, cycle {number + 1} of at most {CYCLES}", note, report),
+            progress=_noted(f"refining, cycle {number + 1} of at most {most}", note, report),
         )
         replay.offset += length
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)

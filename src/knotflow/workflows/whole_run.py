@@ -31,7 +31,7 @@ from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.storage import trajectory
 from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
-from knotflow.training.refinement import EVALUATIONS, LENGTH
+from knotflow.training.refinement import EVALUATIONS, relative_length
 from knotflow.version import __version__
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
@@ -244,7 +244,8 @@ class Run:
             step = prepare(self.data, self.choice()).seconds_per_step()
             with force_field(self.system) as energy:
                 rate = evaluations_per_second(energy, self.system)
-            refined = step * (1 + LENGTH) + LENGTH * EVALUATIONS / rate
+            length = relative_length(3 * self.system.n_atoms - 6)
+            refined = step * (1 + length) + length * EVALUATIONS / rate
             fewest, most = STEPS
             steps, refine = int(self.seconds("train") / refined), True
             if steps < fewest:

@@ -1,4 +1,4 @@
-"""``knotflow quickstart``: all of it, stopped and continued."""
+"""``knotflow run`` and ``knotflow quickstart``: all of it, stopped and continued."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 from knotflow.storage import trajectory
 from knotflow.storage.samples import read_samples
-from knotflow.workflows import quickstart
+from knotflow.workflows import whole_run
 
 SMOKE = ("quickstart", "--scale", "smoke", "--out", "here")
 
@@ -22,11 +22,11 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
 
     # Stopped in the fourth step, it says how to go on.
     with monkeypatch.context() as patch:
-        patch.setattr(quickstart, "evaluate", interrupt)
+        patch.setattr(whole_run, "evaluate", interrupt)
         status, said = run_here(*SMOKE)
     assert status == 130 and said.endswith("Stopped; run the same command again to continue.")
-    assert "step 1 of 6: simulating: about 30 s left" in said
-    made = {name: (here / name).read_bytes() for name in ("ala2.h5", "model.safetensors", "samples.h5")}
+    assert "step 1 of 6: simulating: about 60 s left" in said
+    made = {name: (here / name).read_bytes() for name in ("data.h5", "model.safetensors", "samples.h5")}
     assert not (here / "metrics.json").exists() and not (here / "report.html").exists()
 
     # It goes on there, and leaves what was done.
@@ -34,7 +34,7 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
     assert status == 0
     assert "step 4 of 6: evaluating" in said and "step 3 of 6" not in said
     assert all((here / name).read_bytes() == content for name, content in made.items())
-    assert len(trajectory.read(here / "ala2.h5").positions) == 120
+    assert len(trajectory.read(here / "data.h5").positions) == 120
     samples = read_samples(here / "samples.h5")
     assert len(samples) == 200 and np.isfinite(samples.log_weights).all()
     assert (here / "report.html").stat().st_size > 500_000
@@ -42,13 +42,11 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
 
     # It ends with five lines, of the numbers in the files.
     metrics = json.loads((here / "metrics.json").read_text())
-    drift = json.loads((here / "dynamics" / "drift.json").read_text())
     for what in ("Learned:", "Samples:", "Forces:", "Look at:", "Next:"):
         assert said.count(what) == 1
     assert "120 frames of a simulation" in said
     share = metrics["measures"]["ess"]["value"]
     assert f"effective sample size {100 * share:.2g} %" in said
-    assert f"{drift['replicas'] - drift['broken']} of 2 molecules stayed whole" in said
 
     # Once more: nothing is left to do.
     page = (here / "report.html").stat().st_mtime_ns
@@ -75,3 +73,11 @@ def test_a_file_is_no_folder(run_here, tmp_path: Path) -> None:
     status, said = run_here(*SMOKE)
     assert status == 2 and "--out must be a folder for the results, but here is a file." in said
     assert (tmp_path / "here").read_text() == "mine"
+
+
+def test_a_run_says_what_it_needs(run_here, tmp_path: Path) -> None:
+    status, said = run_here("run", "ala2", "--hours", "0", "--out", "here")
+    assert status == 2 and "hours must be a positive number, got 0." in said
+    status, said = run_here("run", "mine.xyz", "--out", "here")
+    assert status == 2 and "mine.xyz" in said
+    assert not (tmp_path / "here").exists()

@@ -1,0 +1,206 @@
+"""A run's parts: time shared out, amounts decided once, numbers in words. All of it: tests/cli."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from knotflow.energies import MolecularEnergy
+from knotflow.molecules import ala2
+from knotflow.statistics.estimates import Estimate
+from knotflow.training.refinement import EVALUATIONS, relative_length
+from knotflow.workflows import whole_run
+from knotflow.workflows.run_summary import Facts, lines
+from knotflow.workflows.whole_run import NOTE, SHARES, Amounts, Run, evaluations_per_second, run
+
+
+def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
+    return {"value": value, "error": error, "note": note}
+
+
+def found(
+    reweighted: dict, simulated: Estimate, *, ess: float = 0.3125, k: float = 0.4, chains: dict | None = None
+) -> Facts:
+    """Results as files have them."""
+    metrics = {
+        "about": {
+            "atoms": 22,
+            "temperature": 300.0,
+            "samples": 5000,
+            "data": {"frames_in_file": 10080},
+        },
+        "measures": {
+            "ess": measure(ess),
+            "pareto_k": measure(k),
+            "force_error_1e4": measure(0.6216, 0.0136),
+        },
+        "residues": {"ALA2": {"side_difference_reweighted": reweighted}},
+    }
+    return Facts(metrics, {"ALA2": simulated}, chains or {})
+
+
+def job(folder: Path = Path("runs/run"), **amounts: object) -> Run:
+    return Run(folder, ala2(), 0.5, given=Amounts.parse(amounts))
+
+
+def test_the_whole_time_is_shared_out() -> None:
+    assert sum(SHARES.values()) == pytest.approx(1.0)
+    steps = job().steps()
+    assert len(steps) == len(SHARES) and sum(step.seconds for step in steps) == pytest.approx(1800)
+
+
+def test_tasks_have_one_size_and_enough_replicas_to_hold_some_back(tmp_path: Path) -> None:
+    simulation = Run(tmp_path, ala2(), 0.2).simulation(100)
+    plan, tasks = simulation.plan, simulation._shares()
+    sizes = {len(range(plan.replicas)[task]) * len(simulation.ladder) for task in tasks}
+    # Every size is compiled for anew. Vectors have 16 numbers.
+    assert len(sizes) == 1 and sizes.pop() % 16 == 0
+    assert plan.replicas >= 20 and simulation.ladder[0] == simulation.system.temperature
+
+
+class Slow(MolecularEnergy):
+    """Takes its time, by a clock of its own."""
+
+    n_atoms, temperature = 22, 300.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
+        self.now, self.asked, self.rate = 0.0, 0, rate
+        monkeypatch.setattr(whole_run.time, "perf_counter", lambda: self.now)
+
+    def energy(self, x: torch.Tensor) -> torch.Tensor:
+        return self.energy_and_force(x)[0]
+
+    def energy_and_force(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked += len(x)
+        self.now += len(x) / self.rate
+        return x.new_zeros(len(x)), torch.zeros_like(x)
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(0.5, 1), (100.0, 9), (1e5, 521)])
+def test_the_speed_of_an_energy_is_measured_with_few_calls_if_it_is_slow(monkeypatch, rate, asked) -> None:
+    energy = Slow(monkeypatch, rate)
+    assert evaluations_per_second(energy, ala2()) == pytest.approx(rate)
+    assert energy.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("step", "rate", "expected"),
+    [
+        (0.01, 1e6, (6000, True)),  # no longer than pays
+        (0.1, 1e5, (int(810 / (0.1 * 4.5 + 3.5 * EVALUATIONS / 1e5)), True)),
+        (0.1, 100.0, (6000, False)),  # the refinement would take hours
+        (1.0, 100.0, (810, False)),
+    ],
+)
+def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
+    class Ready:
+        def seconds_per_step(self) -> float:
+            return step
+
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: rate)
+    monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
+    assert relative_length(60) == 3.5
+    here = job(tmp_path)
+    here.claim()
+    here.train(lambda *_: None)
+    assert (here.amounts().steps, here.amounts().refine) == expected
+    monkeypatch.setattr(whole_run, "prepare", None)  # decided once
+    here.train(lambda *_: None)
+    assert (here.choice().steps, here.choice().refine) == expected
+
+
+def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
+    class Ready:
+        def seconds_per_step(self) -> float:
+            return 10.0
+
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e5)
+    with pytest.raises(
+        ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*1\.24"
+    ):
+        job(tmp_path).train(lambda *_: None)
+    with pytest.raises(ValueError, match=r"hours must be a positive number, got -1"):
+        run(Run(tmp_path, ala2(), -1.0))
+
+
+@pytest.mark.parametrize(
+    ("share", "k", "rows"), [(0.5, 0.5, 0), (0.1, 0.5, 400), (0.5, 0.9, 400), (None, None, 400)]
+)
+def test_chains_are_run_if_weights_are_not_good_enough(tmp_path, monkeypatch, share, k, rows) -> None:
+    here = job(tmp_path)
+    here.metrics.write_text(json.dumps({"measures": {"ess_clipped": measure(share), "pareto_k": measure(k)}}))
+    monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e6)
+    assert here._rows() == rows
+    monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 10.0)
+    assert here._rows() == 0, "no time for chains that mean something"
+
+
+def test_a_stage_again_removes_it_and_what_follows(tmp_path: Path) -> None:
+    here = Run(tmp_path, ala2(), 0.5)
+    here.claim()
+    here.decide(frames=100, steps=200, samples=1000, rows=0)
+    for file in (here.data, here.model, here.samples, here.metrics, here.page):
+        file.write_bytes(b"content")
+    (tmp_path / "refinement").mkdir()
+    (tmp_path / "mine.txt").write_text("mine")
+    here.again("train")
+    left = {"data.h5", "plan.json", "mine.txt"}
+    assert {file.name for file in tmp_path.iterdir()} == left
+    assert here.amounts() == Amounts(frames=100)
+
+
+def test_five_lines_tell_the_numbers() -> None:
+    said = lines(job(), found(measure(3.91, 0.08), Estimate(4.1, 0.11), chains={"ALA2": Estimate(3.8, 0.1)}))
+    assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
+    assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
+    assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
+    assert "is right: 3.910 ± 0.080 kT reweighted, 4.10 ± 0.11 kT in the data; exact" in said["Samples"]
+    assert "exact chains give 3.80 ± 0.10 kT for ALA2." in said["Samples"]
+    assert "(FME) 0.622 ± 0.014 · 10⁴ (kT/nm)²" in said["Forces"]
+    assert str(Path("runs/run/report.html")) in said["Look at"]
+    assert "trusted" not in said["Samples"]
+    assert all(sentence.endswith(".") and "\n" not in sentence for sentence in said.values())
+
+
+def test_bad_news_is_told() -> None:
+    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001))["Samples"]
+    assert "wastes nearly all samples" in far
+    assert "phi of ALA2 is wrong: 2.00 ± 0.10 kT reweighted" in far
+    doubtful = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), k=1.2))["Samples"]
+    assert "neither can reweighted results" in doubtful and "is wrong" not in doubtful
+
+
+@pytest.mark.parametrize(
+    ("reweighted", "simulated", "sentence"),
+    [
+        (
+            measure(3.0),
+            Estimate(np.inf, np.nan),
+            "cannot be compared: in the data, phi > 0 is never visited.",
+        ),
+        (measure(2.8, 0.1), Estimate(6.4, np.nan), "6.4 kT (without an error bar) in the data, which can be"),
+        (measure(None, None, "no weight at all."), Estimate(4.0, 0.5), "in samples, no weight at all."),
+        (measure(3.5, None), Estimate(4.0, 0.5), "3.5 kT (without an error bar) reweighted, 4.00 ± 0.50 kT"),
+    ],
+)
+def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
+    said = lines(job(), found(reweighted, simulated))["Samples"]
+    assert sentence in said and "nan" not in said
+
+
+def test_a_page_is_written_anew_when_what_it_shows_has_changed(tmp_path: Path) -> None:
+    here = job(tmp_path, samples=100)
+    page = here.steps()[-1]
+    assert not page.is_done
+    for file in (here.model, here.metrics):
+        file.write_bytes(b"content")
+    here.page.write_text("<html></html>")
+    assert not page.is_done, "a page that does not say of what it was made"
+    here.page.write_text(f"<html></html>{NOTE}{json.dumps(here.page_inputs())} -->\n")
+    assert page.is_done
+    here.metrics.write_bytes(b"new")
+    assert not page.is_done
