@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from knotflow.workflows.evaluation import evaluate
     from knotflow.workflows.report import write_report
+    from knotflow.workflows.run_summary import run
     from knotflow.workflows.sampling import sample
     from knotflow.workflows.simulation import simulate
     from knotflow.workflows.training import train
@@ -55,6 +56,7 @@ __all__ = [
     "fit",
     "load",
     "openmm_force",
+    "run",
     "sample",
     "save",
     "simulate",

@@ -13,7 +13,7 @@ from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS, relative_length
 from knotflow.workflows import whole_run
 from knotflow.workflows.run_summary import Facts, lines
-from knotflow.workflows.whole_run import NOTE, SHARES, Amounts, Run, evaluations_per_second, run
+from knotflow.workflows.whole_run import NOTE, SHARES, Amounts, Run, complete, evaluations_per_second
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -124,7 +124,7 @@ def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> N
     ):
         job(tmp_path).train(lambda *_: None)
     with pytest.raises(ValueError, match=r"hours must be a positive number, got -1"):
-        run(Run(tmp_path, ala2(), -1.0))
+        complete(Run(tmp_path, ala2(), -1.0))
 
 
 @pytest.mark.parametrize(

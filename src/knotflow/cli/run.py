@@ -98,12 +98,12 @@ def quickstart(
 
 def _complete(job: Run, output: Output, again: Stage | None = None) -> None:
     """Do the rest of a run, with progress, and tell its results."""
-    from knotflow.workflows import whole_run
     from knotflow.workflows.run_summary import facts, lines
+    from knotflow.workflows.whole_run import complete
 
     # Progress counts the seconds that each stage is expected to take.
     with working(output, expected=1.0) as progress:
-        made = whole_run.run(job, progress, again)
+        made = complete(job, progress, again)
     if not made:
         output.tell(f"everything is done already; remove {job.folder} to start over")
     found = facts(job)

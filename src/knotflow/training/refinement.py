@@ -58,7 +58,7 @@ def most_cycles(n_coordinates: int) -> int:
 
 def relative_length(n_coordinates: int) -> float:
     """Steps of all cycles together, relative to those of the training before."""
-    return (2 ** most_cycles(n_coordinates) - 1) / 2
+    return (2.0 ** most_cycles(n_coordinates) - 1) / 2
 
 
 def refine(

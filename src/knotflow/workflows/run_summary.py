@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.analysis.measures import Measure, note_of_visits
 from knotflow.files import read_json
+from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent
 from knotflow.report.verdicts import Level, judge
 from knotflow.statistics.estimates import Estimate
-from knotflow.workflows.whole_run import Run
+from knotflow.workflows.simulation import named_molecule
+from knotflow.workflows.whole_run import Run, complete
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,38 @@ class Facts:
     """From all frames; infinite if only one side was visited, without an error if one was too rarely."""
     chains: Mapping[str, Estimate] = field(default_factory=dict)
     """From exact chains, if there are any."""
+
+
+def run(
+    molecule: MolecularSystem | str | Path = "ala2",
+    hours: float = 2.0,
+    out: str | Path = "runs/run",
+    *,
+    seed: int = 0,
+    again: str | None = None,
+    progress: Progress = silent,
+) -> Facts:
+    """From a molecule to an answer, in the time given: the command ``knotflow run``.
+
+    Called again with the same arguments, an interrupted run is continued and a finished one is read.
+
+    Args:
+        molecule: A molecule from `knotflow.molecules` (``peptide("AAA")``), a ``.pdb`` file, or ``"ala2"``.
+        hours: Time for everything together.
+        out: Folder for the results; all other functions take it as a model.
+        seed: Seed of all random numbers.
+        again: A stage to be done again, with all that follow: ``"simulate"``, ``"train"``, ``"sample"``,
+            ``"evaluate"``, ``"exact"`` or ``"report"``.
+        progress: Called with the progress.
+
+    Raises:
+        ValueError: if the folder holds results of other settings, or the time is too short.
+        OSError: if a file is missing or damaged, or another process works in the folder.
+    """
+    system = molecule if isinstance(molecule, MolecularSystem) else named_molecule(str(molecule))
+    job = Run(Path(out), system, hours, seed)
+    complete(job, progress, again)
+    return facts(job)
 
 
 def facts(job: Run) -> Facts:

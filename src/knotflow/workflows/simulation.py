@@ -43,13 +43,14 @@ def simulate(
         OSError: if a file is missing or damaged.
     """
     check_h5(Path(out), "out")
-    system = molecule if isinstance(molecule, MolecularSystem) else _named(str(molecule))
+    system = molecule if isinstance(molecule, MolecularSystem) else named_molecule(str(molecule))
     simulation = Simulation.planned(out, system, ns, workers=workers, **settings)
     simulation.run(progress)
     return simulation.path
 
 
-def _named(molecule: str) -> MolecularSystem:
+def named_molecule(molecule: str) -> MolecularSystem:
+    """``"ala2"``, or the molecule in a ``.pdb`` file."""
     if molecule == "ala2":
         return ala2()
     if Path(molecule).suffix.lower() != ".pdb":

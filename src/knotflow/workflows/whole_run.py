@@ -434,7 +434,7 @@ def evaluations_per_second(energy: MolecularEnergy, system: MolecularSystem) -> 
     return rate
 
 
-def run(job: Run, progress: Progress = silent, again: str | None = None) -> int:
+def complete(job: Run, progress: Progress = silent, again: str | None = None) -> int:
     """Run all stages that are not done yet, and return their number.
 
     Args:
