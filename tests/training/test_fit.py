@@ -351,3 +351,17 @@ def test_bad_steps_leave_no_trace_in_the_weights(
     assert seen[0].guard.state["returns"] == returns
     assert ("went back to the weights of the last checkpoint" in caplog.text) == bool(returns)
     assert flow.log_prob(runs.data().x).mean() > 0.05
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    locked = "from knotflow.files import only_writer\nwith only_writer({!r}):\n    print(1, flush=True)\n    input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", locked.format(str(tmp_path / "model.safetensors"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdin and other.stdout and other.stdout.readline()
+    with pytest.raises(OSError, match=r"model\.safetensors is being written by another process"):
+        runs.run(tmp_path)
+    other.communicate(b"\n")
+    assert isinstance(runs.run(tmp_path), kf.Flow)

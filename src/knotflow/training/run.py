@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import signal
 import time
 import warnings
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from knotflow.errors import ConfigError
 from knotflow.extras import optional
-from knotflow.files import read_json, write_json
+from knotflow.files import only_writer, read_json, write_json
 from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.inputs import refuse_others
 from knotflow.progress import Progress, silent
@@ -116,7 +117,7 @@ def fit(
     data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
         callbacks = [_SaveBlocks(last, module, data), ReportProgress(progress, module, data)]
-        with warnings.catch_warnings(), _interruptible():
+        with warnings.catch_warnings(), _interruptible(), _alone(model):
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data).fit(module, datamodule=data)
@@ -152,6 +153,11 @@ class _SaveBlocks(pl.Callback):
             module.seconds += time.perf_counter() - self.started
             checkpoint = {"blocks": self.data.block + 1, "seconds": module.seconds, "state": module.state()}
             write_checkpoint(self.path, checkpoint)
+
+
+def _alone(model: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep other trainings out of the folder; the processes of one training have one lock together."""
+    return contextlib.nullcontext() if int(os.environ.get("RANK", 0)) else only_writer(model)
 
 
 @contextlib.contextmanager
