@@ -35,7 +35,10 @@ def test_a_file_or_a_sequence(tmp_path: Path) -> None:
         ({"add_hydrogens": True}, "--add-hydrogens is for .pdb files"),
         ({"peptide": "A", "add_hydrogens": True}, "--add-hydrogens is for .pdb files"),
         ({"peptide": ""}, "1 to 100 residues"),
-        ({"energy": "xtb", "force_field": ["amber03.xml"]}, "--force-field and --energy xtb are two energies"),
+        (
+            {"energy": "xtb", "force_field": ["amber03.xml"]},
+            "--force-field and --energy xtb are two",
+        ),
         ({"energy": "xtb", "charge": 1}, "77 electrons at charge 1, an odd number, so it is an open shell"),
         ({"charge": 1}, "--charge must go with the energies xtb or ase"),
         ({"energy": "dft"}, "an energy must be force-field, xtb"),

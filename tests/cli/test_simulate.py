@@ -149,7 +149,7 @@ def test_water_by_xtb(tmp_path: Path) -> None:
     assert again.returncode == 0 and "is complete already" in again.stderr
     refused = run(tmp_path, *xtb, "--engine", "openmm")
     assert refused.returncode == 2
-    assert "the engine openmm cannot compute the energy of w, which is xtb" in " ".join(refused.stderr.split())
+    assert "the engine openmm cannot compute the energy of w" in " ".join(refused.stderr.split())
 
 
 def test_truncated_file_is_said_and_kept(tmp_path: Path) -> None:
