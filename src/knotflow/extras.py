@@ -19,6 +19,7 @@ MODULES: Final = {
     },
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
+    "xtb": {"tblite": "tblite"},
 }
 """For each extra of knotflow, its packages and the modules that they provide."""
 
