@@ -354,7 +354,9 @@ def test_bad_steps_leave_no_trace_in_the_weights(
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
-    locked = "from knotflow.files import only_writer\nwith only_writer({!r}):\n    print(1, flush=True)\n    input()"
+    locked = (
+        "from knotflow.files import only_writer\nwith only_writer({!r}):\n    print(flush=True)\n    input()"
+    )
     other = subprocess.Popen(
         [sys.executable, "-c", locked.format(str(tmp_path / "model.safetensors"))],
         stdin=subprocess.PIPE,

@@ -12,6 +12,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,6 +30,7 @@ from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan
+from knotflow.simulation.engines import EngineName, engine_of
 from knotflow.storage import trajectory
 from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
 from knotflow.training.refinement import EVALUATIONS, relative_length
@@ -48,6 +50,8 @@ SHARES: Final = {
     "report": 0.05,
 }
 """Shares of the time, by stage."""
+LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8, "xtb": 4}
+"""Ladders of a simulation, by engine; slow energies have few, so that each can be long."""
 FIRST_FRAMES: Final = 40
 """Frames of each ladder after which the speed of a simulation is known."""
 FEWEST_FRAMES: Final = 100
@@ -194,15 +198,11 @@ class Run:
         if self.quick:
             few = {"replicas": 1, "frames": frames, "interval": 10, "equilibration": 10, "seed": self.seed}
             return Simulation(self.data, self.system, SimulationPlan.parse(few), 1)
-        try:
-            TorchForceField(self.system)
-            engine = "torch"
-        except ValueError:  # a force that torch does not support
-            engine = "openmm"
+        engine = self._engine()
         plan = {
             "engine": engine,
             "method": "tempering",
-            "replicas": 24 if engine == "torch" else 8,
+            "replicas": LADDERS.get(engine, LADDERS["xtb"]),
             "frames": frames,
             "interval": 100 if self.hours < 1 else 250,
             "equilibration": 5_000 if self.hours < 1 else 20_000,
@@ -210,6 +210,14 @@ class Run:
             "seed": self.seed,
         }
         return Simulation(self.data, self.system, SimulationPlan.parse(plan))
+
+    def _engine(self) -> EngineName:
+        """The fastest engine that knows the energy."""
+        if self.system.energy is None:
+            with suppress(ValueError):  # a force that torch does not support
+                TorchForceField(self.system)
+                return "torch"
+        return engine_of(self.system)
 
     def simulate(self, progress: Progress) -> None:
         """Simulate for the time of this stage."""
