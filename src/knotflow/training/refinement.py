@@ -25,7 +25,7 @@ from knotflow.progress import Progress, silent
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.replay import MOVE_STEPS, REJECTED, Replay, Wells
+from knotflow.training.replay import MOVE_STEPS, MOVED, REJECTED, Replay, Wells
 from knotflow.training.run import fit
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ POINTS: Final = 100
 CYCLES: Final = 3
 """Largest number of cycles for up to `FEW` coordinates; each doubling of these adds one."""
 FEW: Final = 60
-EVALUATIONS: Final = POINTS * (1 + 0.3 * MOVE_STEPS)
-"""Energy evaluations for each step, roughly: three in ten points are moved."""
+EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
+"""Energy evaluations for each step, roughly."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
 

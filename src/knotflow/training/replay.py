@@ -60,9 +60,11 @@ LEAST_WRONG: Final = 0.05
 """Points as drawn are taken in proportion to the error of their log-density, from this error up to 1."""
 WORST: Final = 100.0
 """Log-weights below the mean by more than this count as this."""
-MOVE_STEPS: Final = 20
+MOVED: Final = 0.3
+"""Largest share of samples that are moved: trajectories are most of the work of a round."""
+MOVE_STEPS: Final = 10
 """Steps of the trajectory that moves a point, of `MOVE_TIME` ps each."""
-MOVE_TIME: Final = 0.0005
+MOVE_TIME: Final = 0.001
 PIECE: Final = 2000
 """Points computed at a time, to bound memory."""
 FEWEST: Final = 100
@@ -227,7 +229,7 @@ class Replay:
         less = torch.from_numpy(1 / boost).to(q)[rows]
         chosen = Batch(q[rows], score[rows], None, log_target[rows].to(q), less / less.mean())
         share = float((rows[1:] == rows[:-1]).double().mean()) if len(rows) > 1 else 0.0
-        some = torch.rand(len(rows), generator=random, device=rows.device) < share
+        some = torch.rand(len(rows), generator=random, device=rows.device) < min(share, MOVED)
         if bool(some.any()):
             moved = self._moved(chosen.x[some], random)
             score, log_target = self.judged(moved)
