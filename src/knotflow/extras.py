@@ -17,6 +17,7 @@ MODULES: Final = {
         "PeptideBuilder": "PeptideBuilder",
         "tables": "tables",
     },
+    "rdkit": {"rdkit": "rdkit"},
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,13 @@ LARGE = 300
 
 HOPELESS = 1e4
 """In kJ/mol per atom: far above the energy of any real structure."""
+
+
+class Described(NamedTuple):
+    """Atoms and bonds of a molecule, and the System that describes it."""
+
+    topology: app.Topology
+    system: openmm.System
 
 
 def force_field_files(force_field: Sequence[str], solvent: Solvent) -> list[str]:
@@ -129,16 +137,36 @@ def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[n
     return np.array(context.getState(positions=True).getPositions(asNumpy=True)._value, dtype=np.float64)
 
 
-def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
+def free_system(create: Callable[..., openmm.System], *arguments: Any, **options: Any) -> openmm.System:
+    """A System of open space from one of OpenMM's ``createSystem``: no cutoff, nothing constrained."""
     from openmm import app
 
-    return force_field.createSystem(
-        structure.topology,
+    return create(
+        *arguments,
         nonbondedMethod=app.NoCutoff,
         constraints=None,
         rigidWater=False,
         removeCMMotion=False,  # would remove kinetic energy from three coordinates of a Langevin run
+        **options,
     )
+
+
+@contextmanager
+def read_by_openmm(path: Path, kind: str) -> Iterator[None]:
+    """Turn any error of OpenMM's readers in this block into a sentence."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        yield
+    except Exception as error:  # OpenMM's parsers raise many types
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read as {kind}: {reason}; check that it and all files it needs are complete."
+        ) from None
+
+
+def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
+    return free_system(force_field.createSystem, structure.topology)
 
 
 def _why_no_parameters(structure: Structure, force_field: app.ForceField, error: Exception) -> str:
