@@ -20,6 +20,7 @@ MODULES: Final = {
     "rdkit": {"rdkit": "rdkit"},
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
+    "xtb": {"tblite": "tblite"},
 }
 """For each extra of knotflow, its packages and the modules that they provide."""
 

@@ -29,7 +29,7 @@ from knotflow.dynamics.record import Record, from_mdtraj, read_noted, write_note
 from knotflow.dynamics.score import summary
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import write_json
-from knotflow.inputs import among, refuse_others
+from knotflow.inputs import among, fingerprint, refuse_others
 from knotflow.json_values import plain
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -154,6 +154,8 @@ def run_inputs(
     ``fingerprint`` is a hash of the configuration, the force field and the starting frames.
     """
     key = json.dumps(config.plain(), sort_keys=True).encode() + system.xml.encode()
+    if system.energy is not None:
+        key += fingerprint(system.energy_inputs()).encode()
     start = _start(frames, system, config)
     return {
         "molecule": system.name,

@@ -64,6 +64,8 @@ class MolecularEnergy(ABC):
     n_atoms: int
     temperature: float
     """In K; sets $kT$."""
+    failure: str | None = None
+    """Which frame has no energy, and why: the last on which a program failed."""
 
     @abstractmethod
     def energy(self, x: Tensor) -> Tensor:

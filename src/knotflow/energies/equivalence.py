@@ -26,10 +26,11 @@ def interchangeable(system: MolecularSystem, labels: HydrogenLabels) -> NDArray[
 
     By OpenMM in double precision: after an exchange of labels a shaken structure has the same energy and the
     same forces, with their labels exchanged. All groups are exchanged at once and, only if that changes
-    anything, one by one. Without OpenMM hydrogens on one atom count as alike, as in all usual force fields.
+    anything, one by one. Without OpenMM, or without a force field, hydrogens on one atom count as alike, as
+    they do for every energy that knows atoms by their element.
     """
     n = len(labels.groups)
-    if not n or not importlib.util.find_spec("openmm"):
+    if not n or system.energy is not None or not importlib.util.find_spec("openmm"):
         return np.ones(n, dtype=bool)
     noise = np.random.default_rng(0).normal(scale=SHAKEN, size=system.positions.shape)
     x, context = system.positions + noise, make_context(system.xml, "Reference")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.energies.frames import Frames
 from knotflow.extras import optional
 from knotflow.workers import usable_cores
 
 if TYPE_CHECKING:
     import openmm
 
-Frames = NDArray[np.float64]
 
 PROPERTIES: Final = {"Threads": "1", "DeterministicForces": "true", "Precision": "mixed"}
 """Set on platforms that support them. One thread each: parallel work is done by processes."""

@@ -81,6 +81,7 @@ class TorchForceField(MolecularEnergy):
     def __init__(self, system: MolecularSystem, *, compiled: bool = True) -> None:
         self.n_atoms = system.n_atoms
         self.temperature = system.temperature
+        system.need_force_field()
         self._terms = read_terms(system.openmm_system(), system.kT)
         self._graphs: dict[tuple[torch.dtype, torch.device], tuple[Graph, ForceTerms]] = {}
         self._compiled = compiled

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 ENDINGS: Final = (".sdf", ".mol", ".mol2")
-SEED: Final = 0
+SEED: Final = 1
 """Of the three-dimensional start: the same molecule always starts from the same structure."""
+TRIALS: Final = 20
+"""Structures that are made to see whether open stereochemistry matters; both hands of a centre are as likely."""
 FLAT: Final = 1e-3
 """In Å: a drawing has all its atoms in one plane."""
 NAMED: Final = 4
@@ -58,8 +60,9 @@ def read_chemical(molecule: str, add_hydrogens: bool = False) -> Chemical:
         _check_one_molecule(molecule, mol)
         conformer = mol.GetConformer() if mol.GetNumConformers() else None
         if conformer is None or not (conformer.Is3D() or np.ptp(conformer.GetPositions()[:, 2]) > FLAT):
+            embedded = _embedded(molecule, Chem.AddHs(mol))
             _check_stereo(molecule, mol)
-            mol = _embedded(molecule, Chem.AddHs(mol))
+            mol = embedded
         elif missing := sum(atom.GetNumImplicitHs() + atom.GetNumExplicitHs() for atom in mol.GetAtoms()):
             if not add_hydrogens:
                 raise ValueError(
@@ -127,7 +130,10 @@ def _check_one_molecule(what: str, mol: Mol) -> None:
 
 
 def _check_stereo(what: str, mol: Mol) -> None:
-    """Refuse centres and double bonds whose arrangement is not given."""
+    """Refuse centres and double bonds whose arrangement is not given, if bonds allow more than one.
+
+    In cages such as cubane they do not: all structures that can be made are then the same stereoisomer.
+    """
     from rdkit import Chem
 
     unknown = [
@@ -135,12 +141,25 @@ def _check_stereo(what: str, mol: Mol) -> None:
         for found in Chem.FindPotentialStereo(mol)
         if found.specified == Chem.StereoSpecified.Unspecified
     ]
-    if unknown:
+    if unknown and _isomers(mol) > 1:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise ValueError(
             f"{what} leaves the stereochemistry open at {', '.join(unknown[:NAMED])}{more}, so it stands for "
             "several molecules; write it out (@ or @@ at a centre, / and \\ at a double bond)."
         )
+
+
+def _isomers(mol: Mol) -> int:
+    """Number of stereoisomers among some structures of a molecule."""
+    from rdkit import Chem
+    from rdkit.Chem import AllChem
+
+    full, found = Chem.AddHs(mol), set()
+    for conformer in AllChem.EmbedMultipleConfs(full, TRIALS, _settings()):
+        one = Chem.Mol(full)
+        Chem.AssignStereochemistryFrom3D(one, confId=conformer)
+        found.add(Chem.MolToSmiles(Chem.RemoveHs(one)))
+    return len(found)
 
 
 def _stereo_name(mol: Mol, found: Any) -> str:
@@ -158,8 +177,7 @@ def _embedded(what: str, mol: Mol) -> Mol:
     """A molecule with positions in space, relaxed with MMFF94 if that knows its atoms."""
     from rdkit.Chem import AllChem
 
-    settings = AllChem.ETKDGv3()
-    settings.randomSeed, settings.maxIterations = SEED, 100
+    settings = _settings()
     if AllChem.EmbedMolecule(mol, settings) != 0:
         settings.useRandomCoords = True
         if AllChem.EmbedMolecule(mol, settings) != 0:
@@ -170,6 +188,14 @@ def _embedded(what: str, mol: Mol) -> Mol:
     if AllChem.MMFFHasAllMoleculeParams(mol):
         AllChem.MMFFOptimizeMolecule(mol, maxIters=2_000)
     return mol
+
+
+def _settings() -> Any:
+    from rdkit.Chem import AllChem
+
+    settings = AllChem.ETKDGv3()
+    settings.randomSeed, settings.maxIterations = SEED, 100
+    return settings
 
 
 def _structure(mol: Mol) -> Structure:

@@ -152,7 +152,9 @@ def free_system(create: Callable[..., openmm.System], *arguments: Any, **options
 
 
 @contextmanager
-def read_by_openmm(path: Path, kind: str) -> Iterator[None]:
+def read_by_openmm(
+    path: Path, kind: str, remedy: str = "check that it and all files it needs are complete"
+) -> Iterator[None]:
     """Turn any error of OpenMM's readers in this block into a sentence."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -160,9 +162,7 @@ def read_by_openmm(path: Path, kind: str) -> Iterator[None]:
         yield
     except Exception as error:  # OpenMM's parsers raise many types
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(
-            f"{path} cannot be read as {kind}: {reason}; check that it and all files it needs are complete."
-        ) from None
+        raise ValueError(f"{path} cannot be read as {kind}: {reason}; {remedy}.") from None
 
 
 def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:

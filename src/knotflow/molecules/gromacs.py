@@ -21,6 +21,7 @@ def read_gromacs(path: Path, solvent: Solvent) -> Described:
             f"{path} is a topology of GROMACS, which has no implicit water; choose --solvent vacuum, or "
             "bring a prmtop or system.xml with implicit water."
         )
-    with read_by_openmm(path, "a topology of GROMACS"):
+    remedy = "put all files that it includes beside it, or join them to one with `gmx grompp -pp`"
+    with read_by_openmm(path, "a topology of GROMACS", remedy):
         file = app.GromacsTopFile(str(path))
         return Described(file.topology, free_system(file.createSystem))

@@ -1,4 +1,4 @@
-"""A molecule with its force field: all that sampling, training and analysis need to know about it."""
+"""A molecule with its energy: all that sampling, training and analysis need to know about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from knotflow.molecules.force_field import (
     parametrise,
 )
 from knotflow.molecules.pdb_file import read_pdb
-from knotflow.molecules.structure import Structure, check_one_molecule, plain_stem, with_hydrogens
+from knotflow.molecules.structure import (
+    Structure,
+    check_one_molecule,
+    plain_stem,
+    residue_label,
+    with_hydrogens,
+)
 from knotflow.molecules.units import thermal_energy
 
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ class MolecularSystem:
         positions: An energy-minimised structure in nm, shape ``(atoms, 3)``.
         temperature: In K.
         origin: How the system was made (source, force-field files, solvent ...); JSON values.
+        energy: The energy, if it is not the force field in ``xml``: JSON values that
+            `knotflow.energies.force_field` understands. ``xml`` then holds masses, but no forces.
 
     Without OpenMM, a system made elsewhere can still be read, and its topology, structure and temperature
     used. Its System was checked where it was made.
@@ -60,6 +68,7 @@ class MolecularSystem:
     positions: NDArray[np.float64]
     temperature: float
     origin: dict[str, Any]
+    energy: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "positions", np.array(self.positions, dtype=np.float64))
@@ -95,6 +104,11 @@ class MolecularSystem:
         return [atom.element.symbol for atom in self.topology.atoms]
 
     @property
+    def atomic_numbers(self) -> list[int]:
+        """Atomic numbers, one per atom."""
+        return [atom.element.atomic_number for atom in self.topology.atoms]
+
+    @property
     def bonds(self) -> list[tuple[int, int]]:
         """Pairs of bonded atoms, the smaller index first, sorted."""
         return sorted((min(a.index, b.index), max(a.index, b.index)) for a, b in self.topology.bonds)
@@ -107,6 +121,21 @@ class MolecularSystem:
             return openmm.XmlSerializer.deserialize(self.xml)
         except openmm.OpenMMException as error:
             raise ValueError(f"xml must be a serialised OpenMM System, but cannot be read: {error}") from None
+
+    def energy_inputs(self) -> dict[str, Any]:
+        """What energies depend on, for fingerprints: not their zero, nor the folder of a potential's file."""
+        if self.energy is None:
+            return {"xml": self.xml}
+        place = {"zero_kj", "source"} if self.energy.get("fingerprint") else {"zero_kj"}
+        return {"xml": self.xml, "energy": {k: v for k, v in self.energy.items() if k not in place}}
+
+    def need_force_field(self) -> None:
+        """Raise a ValueError if the energy is not the force field in ``xml``, which then has no forces."""
+        if self.energy is not None:
+            raise ValueError(
+                f"the energy of {self.name} is {self.energy.get('kind')!r}, not a force field; "
+                "knotflow.energies.force_field finds the right one."
+            )
 
     def with_temperature(self, temperature: float) -> Self:
         """The same molecule at another temperature in K."""
@@ -121,6 +150,7 @@ class MolecularSystem:
         Raises:
             ValueError: if the origin names no files, or OpenMM cannot use them.
         """
+        self.need_force_field()
         with optional("molecules"):
             import openmm
         files = self.origin.get("force_field")
@@ -143,6 +173,7 @@ class MolecularSystem:
             "topology": topology_to_plain(self.topology),
             "positions": self.positions.tolist(),
             "xml": self.xml,
+            **({} if self.energy is None else {"energy": self.energy}),
         }
 
     @classmethod
@@ -162,6 +193,7 @@ class MolecularSystem:
                 positions=np.array(plain["positions"], dtype=np.float64),
                 temperature=plain["temperature"],
                 origin=dict(plain["origin"]),
+                energy=plain.get("energy"),
             )
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(
@@ -246,6 +278,46 @@ def described(
         positions=minimise(system, structure.positions),
         temperature=temperature,
         origin={**origin, "openmm": openmm.__version__},
+    )
+
+
+def only_masses(
+    name: str, structure: Structure, energy: dict[str, Any], temperature: float = 300.0, **origin: Any
+) -> MolecularSystem:
+    """A structure with all atoms of one molecule whose energy is not a force field; nothing is minimised.
+
+    `knotflow.energies.without_force_field` is what users call.
+
+    Args:
+        name: For display.
+        structure: The atoms, with all bonds.
+        energy: See `MolecularSystem`.
+        temperature: In K.
+        **origin: How it was made.
+
+    Raises:
+        ValueError: if an element is unknown, or the atoms are not one molecule.
+    """
+    with optional("molecules"):
+        import mdtraj
+        import openmm
+    system = openmm.System()
+    for atom in structure.topology.atoms():
+        if atom.element is None:
+            raise ValueError(
+                f"the element of atom {atom.name} of {residue_label(atom.residue)} is unknown; an energy "
+                "without a force field needs it, so name it in the file."
+            )
+        system.addParticle(atom.element.mass)
+    check_one_molecule(structure)
+    return MolecularSystem(
+        name=name,
+        topology=mdtraj.Topology.from_openmm(structure.topology),
+        xml=openmm.XmlSerializer.serialize(system),
+        positions=structure.positions,
+        temperature=temperature,
+        origin=origin,
+        energy=energy,
     )
 
 

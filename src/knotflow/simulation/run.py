@@ -410,7 +410,7 @@ class Simulation:
 
 def _inputs(plan: dict[str, Any], system: MolecularSystem) -> dict[str, Any]:
     """Everything that the frames of a run depend on; the force field also fixes the order of the atoms."""
-    field = fingerprint({"xml": system.xml})
+    field = fingerprint(system.energy_inputs())
     return {**plan, "molecule": system.name, "temperature": system.temperature, "force field": field}
 
 
