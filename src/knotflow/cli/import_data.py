@@ -72,7 +72,7 @@ def import_data(
         OpenMMEnergy(system) as energy,
         working(output, f"{out} was not written.") as progress,
     ):
-        intake = convert(
+        imported = convert(
             data,
             system,
             energy,
@@ -91,8 +91,8 @@ def import_data(
             "frames": summary.n_frames,
             "replicas": summary.n_replicas,
             "energy": summary.energy,
-            "relabelled": intake.exchanged,
-            "mirrored": intake.mirrored,
+            "relabelled": imported.intake.exchanged,
+            "mirrored": imported.intake.mirrored,
         }
     )
     output.say(

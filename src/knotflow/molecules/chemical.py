@@ -9,6 +9,7 @@ import numpy as np
 
 from knotflow.extras import optional
 from knotflow.molecules.structure import Structure
+from knotflow.sentences import listed
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -20,8 +21,6 @@ TRIALS: Final = 20
 """Structures that are made to see whether open stereochemistry matters; both hands of a centre are as likely."""
 FLAT: Final = 1e-3
 """In Å: a drawing has all its atoms in one plane."""
-NAMED: Final = 4
-"""A sentence names at most this many stereocentres."""
 
 
 class Chemical(NamedTuple):
@@ -122,7 +121,7 @@ def _check_one_molecule(what: str, mol: Mol) -> None:
 
     parts = Chem.GetMolFrags(mol, asMols=True)
     if len(parts) > 1:
-        names = ", ".join(Chem.MolToSmiles(Chem.RemoveHs(part)) for part in parts[:NAMED])
+        names = listed(Chem.MolToSmiles(Chem.RemoveHs(part)) for part in parts)
         raise ValueError(
             f"{what} has {len(parts)} fragments that no bonds connect ({names}), but only one molecule is "
             "supported; keep one of them."
@@ -142,9 +141,8 @@ def _check_stereo(what: str, mol: Mol) -> None:
         if found.specified == Chem.StereoSpecified.Unspecified
     ]
     if unknown and _isomers(mol) > 1:
-        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise ValueError(
-            f"{what} leaves the stereochemistry open at {', '.join(unknown[:NAMED])}{more}, so it stands for "
+            f"{what} leaves the stereochemistry open at {listed(unknown)}, so it stands for "
             "several molecules; write it out (@ or @@ at a centre, / and \\ at a double bond)."
         )
 

@@ -22,6 +22,7 @@ from knotflow.molecules.structure import (
     residue_label,
     vectors_nm,
 )
+from knotflow.sentences import listed
 
 if TYPE_CHECKING:
     from openmm import app
@@ -30,9 +31,6 @@ log = logging.getLogger("knotflow")
 
 KINDS: Final = {".pdb": "PDB", ".ent": "PDB", ".cif": "mmCIF", ".mmcif": "mmCIF"}
 """Endings of files, which may be compressed (``.gz``), and their formats."""
-
-NAMED: Final = 4
-"""A sentence names at most this many residues."""
 
 L_CENTRES: Final = {"CA": ("N", "C", "CB"), "ILE CB": ("CA", "CG1", "CG2"), "THR CB": ("CA", "OG1", "CG2")}
 """Stereocentres of the natural amino acids, and three neighbours, seen clockwise from the hydrogen."""
@@ -131,10 +129,9 @@ def _name_what_is_left_out(path: Path, models: int, alternates: int) -> None:
 def _name_other_hands(path: Path, structure: Structure) -> None:
     found = list(_other_hands(structure.topology, structure.positions))
     if found:
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
         log.warning(
             f"{path} has stereocentres of the other hand than in natural proteins, which stay as they are: "
-            f"{', '.join(found[:NAMED])}{more}."
+            f"{listed(found)}."
         )
 
 
