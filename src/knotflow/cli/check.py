@@ -37,6 +37,9 @@ def check(
     solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
+    energy: options.EnergyOption = "force-field",
+    charge: options.ChargeOption = None,
+    multiplicity: options.MultiplicityOption = None,
     frames: Annotated[
         int | None,
         typer.Option(
@@ -86,13 +89,26 @@ def check(
                 solvent=solvent != "obc",
                 temperature=temperature != 300.0,
                 add_hydrogens=add_hydrogens,
+                energy=energy != "force-field",
+                charge=charge is not None,
+                multiplicity=multiplicity is not None,
                 compiled=compiled,
             )
             title, checks = _check_model(Path(what), frames or 2_000, seed, progress)
             caption = "largest error over all samples"
         else:
             _refuse(what, peptide)
-            system = options.load_molecule(what, peptide, force_field, solvent, temperature, add_hydrogens)
+            system = options.load_molecule(
+                what,
+                peptide,
+                force_field,
+                solvent,
+                temperature,
+                add_hydrogens,
+                energy,
+                charge,
+                multiplicity,
+            )
             title, checks = _check_molecule(system, frames or 10_000, seed, progress, compiled)
             caption = "largest error over all frames; of max: relative to the largest force in the same frame"
     _print(output, title, caption, checks)

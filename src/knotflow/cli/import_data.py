@@ -39,6 +39,9 @@ def import_data(
     solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
+    energy: options.EnergyOption = "force-field",
+    charge: options.ChargeOption = None,
+    multiplicity: options.MultiplicityOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -54,7 +57,7 @@ def import_data(
 
         knotflow import frames.npz --out data.h5 --peptide AAA --temperature 310
     """
-    from knotflow.energies.openmm_energy import OpenMMEnergy
+    from knotflow.energies.choose import force_field as energy_of
     from knotflow.simulation.summary import summarise
     from knotflow.storage.importing import convert, total_frames
 
@@ -64,18 +67,28 @@ def import_data(
     for path in data:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")
-    system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
+    system = options.load_molecule(
+        molecule,
+        peptide,
+        force_field,
+        solvent,
+        temperature,
+        add_hydrogens,
+        energy,
+        charge,
+        multiplicity,
+    )
     output = Output(as_json=as_json, quiet=quiet)
     total = total_frames(data) or 0
     with (
         kept(ctx, beside(out), resumable=False),
-        OpenMMEnergy(system) as energy,
+        energy_of(system, evaluations=0) as computed,
         working(output, f"{out} was not written.") as progress,
     ):
         imported = convert(
             data,
             system,
-            energy,
+            computed,
             out,
             topology=topology,
             stride=stride,

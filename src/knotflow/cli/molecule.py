@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -40,7 +40,7 @@ SolventOption = Annotated[
     typer.Option(
         "--solvent",
         rich_help_panel=PANEL,
-        help="obc: implicit water that fits the force field; vacuum: no solvent.",
+        help="obc: implicit water that fits the force field; vacuum: no solvent. Other energies have none.",
     ),
 ]
 TemperatureOption = Annotated[
@@ -52,6 +52,29 @@ AddHydrogensOption = Annotated[
         "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens missing in the .pdb file, as at pH 7."
     ),
 ]
+EnergyOption = Annotated[
+    str,
+    typer.Option(
+        "--energy",
+        rich_help_panel=PANEL,
+        help="force-field; xtb (GFN2-xTB); ase:package.module:factory, a function that returns a calculator "
+        "of ASE; module:FILE or module:package.module:factory, a torch module, with its units if they are "
+        "not eV and angstrom: module:FILE,hartree,angstrom.",
+    ),
+]
+ChargeOption = Annotated[
+    int | None,
+    typer.Option("--charge", rich_help_panel=PANEL, help="Charge of the molecule, for xtb and ase."),
+]
+MultiplicityOption = Annotated[
+    int | None,
+    typer.Option(
+        "--multiplicity",
+        rich_help_panel=PANEL,
+        min=1,
+        help="Unpaired electrons plus one, for xtb and ase; an open shell needs it.",
+    ),
+]
 
 
 def load_molecule(
@@ -61,6 +84,9 @@ def load_molecule(
     solvent: Literal["obc", "vacuum"] = "obc",
     temperature: float = 300.0,
     add_hydrogens: bool = False,
+    energy: str = "force-field",
+    charge: int | None = None,
+    multiplicity: int | None = None,
 ) -> MolecularSystem:
     """The system that the options ask for; alanine dipeptide if they name none.
 
@@ -68,6 +94,7 @@ def load_molecule(
         ValueError: if the options contradict each other, or the molecule cannot be made.
         OSError: if there is no such file.
     """
+    from knotflow.energies.settings import read_energy
     from knotflow.molecules import peptides, system
     from knotflow.molecules.force_field import DEFAULT_FORCE_FIELD
 
@@ -76,6 +103,11 @@ def load_molecule(
     is_file = molecule is not None and molecule != "ala2"
     if add_hydrogens and not is_file:
         raise ValueError("--add-hydrogens is for .pdb files; other molecules are complete, so leave it out.")
+    other = read_energy(energy, charge, multiplicity)
+    if other is not None and force_field:
+        raise ValueError(f"--force-field and --energy {energy} are two energies; give only one of them.")
+    if other is not None:
+        return _with_energy(other, molecule if is_file else None, peptide, temperature, add_hydrogens)
     files = force_field or list(DEFAULT_FORCE_FIELD)
     if peptide is not None:
         return peptides.peptide(peptide, files, solvent, temperature)
@@ -88,3 +120,20 @@ def load_molecule(
             "ala2 has a force field of its own; use --peptide A, the same molecule, for another."
         )
     return system.ala2(temperature, solvent=solvent == "obc")
+
+
+def _with_energy(
+    energy: dict[str, Any], file: str | None, peptide: str | None, temperature: float, add_hydrogens: bool
+) -> MolecularSystem:
+    """A molecule with another energy than a force field; peptides start from their structure in vacuum."""
+    from knotflow.energies.assembly import without_force_field
+    from knotflow.molecules import peptides, system
+    from knotflow.molecules.structure import Structure, read_pdb, with_hydrogens
+
+    if file is not None:
+        structure = read_pdb(file)
+        structure = with_hydrogens(structure) if add_hydrogens else structure
+        return without_force_field(Path(file).stem, structure, energy, temperature, source=Path(file).name)
+    made = system.ala2(solvent=False) if peptide is None else peptides.peptide(peptide, solvent="vacuum")
+    structure = Structure(made.topology.to_openmm(), made.positions)
+    return without_force_field(made.name, structure, energy, temperature, source=made.origin["source"])

@@ -30,12 +30,16 @@ def simulate(
     solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
+    energy: options.EnergyOption = "force-field",
+    charge: options.ChargeOption = None,
+    multiplicity: options.MultiplicityOption = None,
     engine: Annotated[
-        Literal["openmm", "torch"],
+        Literal["openmm", "torch"] | None,
         typer.Option(
-            help="openmm: one replica at a time on each core; torch: hundreds at once, several times faster."
+            help="For a force field: openmm, one replica at a time on each core, the default; or torch, "
+            "hundreds at once, several times faster. Other energies have an engine of their own."
         ),
-    ] = "openmm",
+    ] = None,
     method: Annotated[
         Literal["langevin", "tempering"],
         typer.Option(
@@ -54,7 +58,7 @@ def simulate(
         int | None,
         typer.Option(
             min=1,
-            help="Number of independent simulations, or ladders; by default 8 (openmm) or 512 (torch), with "
+            help="Number of independent simulations, or ladders; by default 8, or 512 with torch; with "
             "tempering 8, or with torch one per 0.5 ns, from 8 up to the number that moves at once.",
         ),
     ] = None,
@@ -102,13 +106,25 @@ def simulate(
 
         knotflow simulate --out data/mine.h5 --molecule mine.pdb --add-hydrogens --temperature 310
 
+        knotflow simulate --out data/ala2-xtb.h5 --energy xtb --ns 0.05
+
         knotflow simulate --config data/ala2.h5.toml --ns 16
     """
     from knotflow.simulation.run import Simulation
 
     output = Output(as_json=as_json, quiet=quiet)
     check_h5(out, "--out")
-    system = options.load_molecule(molecule, peptide, force_field, solvent, temperature, add_hydrogens)
+    system = options.load_molecule(
+        molecule,
+        peptide,
+        force_field,
+        solvent,
+        temperature,
+        add_hydrogens,
+        energy,
+        charge,
+        multiplicity,
+    )
     simulation = Simulation.planned(
         out,
         system,

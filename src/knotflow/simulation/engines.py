@@ -1,6 +1,6 @@
 r"""Langevin dynamics of many walkers, by OpenMM one after the other or by torch all at once.
 
-Both engines sample $e^{-U/kT}$ with the BAOAB splitting (Leimkuhler & Matthews 2013): half a kick, half a
+All engines sample $e^{-U/kT}$ with the BAOAB splitting (Leimkuhler & Matthews 2013): half a kick, half a
 drift, friction and noise, half a drift, half a kick. OpenMM's ``LangevinMiddleIntegrator`` is the same with
 the two half kicks combined. Each walker has its own temperature, as parallel tempering needs.
 """
@@ -20,7 +20,8 @@ from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import BOLTZMANN
 
 Floats = NDArray[np.float64]
-EngineName = Literal["openmm", "torch"]
+EngineName = Literal["openmm", "torch", "xtb", "ase", "module"]
+"""For a force field ``openmm`` or ``torch``, for another energy its kind."""
 
 STEP: Final = 0.001
 """Length of a step in ps."""
@@ -149,6 +150,25 @@ def make_engine(name: EngineName, system: MolecularSystem, place: str) -> Engine
     if name == "openmm":
         return OpenMMEngine(system, place)
     # Imported here, so that OpenMM workers start without torch.
+    from knotflow.simulation.energy_engine import EnergyEngine
     from knotflow.simulation.torch_engine import TorchEngine
 
-    return TorchEngine(system, place)
+    return TorchEngine(system, place) if name == "torch" else EnergyEngine(system, place)
+
+
+def engine_of(system: MolecularSystem, wanted: EngineName | None = None) -> EngineName:
+    """The engine that is wanted, or else the usual one for the energy of a molecule.
+
+    Raises:
+        ValueError: if it cannot compute that energy.
+    """
+    possible: tuple[EngineName, ...] = ("openmm", "torch")
+    if system.energy is not None:
+        possible = (system.energy["kind"],)
+    if wanted is None or wanted in possible:
+        return wanted or possible[0]
+    energy = "a force field" if system.energy is None else possible[0]
+    raise ValueError(
+        f"the engine {wanted} cannot compute the energy of {system.name}, which is {energy}; leave --engine "
+        f"out, or choose {' or '.join(possible)}."
+    )

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 
 from knotflow.config import Config
 from knotflow.molecules.system import MolecularSystem
-from knotflow.simulation.engines import STEP, EngineName
+from knotflow.simulation.engines import STEP, EngineName, engine_of
 from knotflow.simulation.tempering import geometric_ladder
 
 EXCHANGE_STEPS: Final = 250
 """Steps between attempts to exchange temperatures; fewer if frames are kept more often."""
 
-USUAL_REPLICAS: Final = {"openmm": 8, "torch": 512}
+USUAL_REPLICAS: Final = {"openmm": 8, "torch": 512, "xtb": 8, "ase": 8, "module": 8}
 """Independent simulations of plain dynamics."""
 
 LADDERS: Final = (8, 16)
@@ -36,7 +36,8 @@ class SimulationPlan(Config):
     """
 
     engine: EngineName = "openmm"
-    """``openmm``, one replica after the other on each core; ``torch``, many at once."""
+    """``openmm``, one replica after the other on each core; ``torch``, many at once; ``xtb``, ``ase`` or
+    ``module`` for a molecule with that energy."""
     method: Literal["langevin", "tempering"] = "langevin"
     """``langevin`` at one temperature; ``tempering``, with a ladder of temperatures for each replica."""
     replicas: int = Field(8, ge=1)
@@ -72,6 +73,7 @@ class SimulationPlan(Config):
         every: float = 1.0,
         equilibration: float = 20.0,
         replicas: int | None = None,
+        engine: EngineName | None = None,
         **more: Any,
     ) -> SimulationPlan:
         """A plan by times instead of steps.
@@ -83,13 +85,15 @@ class SimulationPlan(Config):
             every: Picoseconds between saved frames of a replica.
             equilibration: Picoseconds that each replica runs before its first saved frame.
             replicas: Independent simulations; None: `usual_replicas`.
+            engine: None: the usual one for the energy of the molecule.
             **more: Other fields of `SimulationPlan`.
 
         Raises:
             ValueError: if a time does not fit the step of 1 fs, or is too short for a frame of each replica.
         """
         interval = _steps("every", every)
-        steps = {"interval": interval, "equilibration": _steps("equilibration", equilibration)}
+        steps: dict[str, Any] = {"engine": engine_of(system, engine), "interval": interval}
+        steps["equilibration"] = _steps("equilibration", equilibration)
         plan = cls.parse(steps | more)
         if replicas is None:
             replicas = usual_replicas(plan.engine, ns, len(plan.ladder(system)), system.n_atoms)
@@ -115,12 +119,12 @@ class SimulationPlan(Config):
 def usual_replicas(engine: EngineName, ns: float, rungs: int, n_atoms: int) -> int:
     """The number of replicas, unless the user gives one.
 
-    Plain dynamics has 8 with OpenMM, and 512 with torch, which moves many at once. Exchanges mix the walkers
-    of a ladder, so a few long ladders are better than many short ones: 8 with OpenMM; with torch one for
+    Plain dynamics has 8, but 512 with torch, which moves many at once. Exchanges mix the walkers of a
+    ladder, so a few long ladders are better than many short ones: 8; with torch one for
     every 0.5 ns, at least 8, at most 16 or as many as make `FEWEST_TASKS` full tasks. Tasks are of equal
     size, because every other size is compiled anew.
     """
-    if engine == "openmm" or rungs == 1:
+    if engine != "torch" or rungs == 1:
         return USUAL_REPLICAS[engine]
     fewest, several = LADDERS
     most = max(several, FEWEST_TASKS * _full_task(rungs, n_atoms))
@@ -131,9 +135,10 @@ def usual_replicas(engine: EngineName, ns: float, rungs: int, n_atoms: int) -> i
 
 def groups_per_task(engine: EngineName, replicas: int, rungs: int, n_atoms: int) -> int:
     """The number of ladders, or of replicas without one, that one process of a CPU moves at once."""
-    if engine == "openmm":
-        return 1
-    return min(_full_task(rungs, n_atoms), math.ceil(replicas / FEWEST_TASKS))
+    several = math.ceil(replicas / FEWEST_TASKS)
+    if engine == "torch":
+        return min(_full_task(rungs, n_atoms), several)
+    return several if engine == "module" else 1
 
 
 def _full_task(rungs: int, n_atoms: int) -> int:

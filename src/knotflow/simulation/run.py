@@ -18,7 +18,7 @@ from knotflow.files import only_writer
 from knotflow.inputs import fingerprint, refuse_others, same
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.simulation.engines import STEP
+from knotflow.simulation.engines import STEP, engine_of
 from knotflow.simulation.plan import EXCHANGE_STEPS, SimulationPlan, groups_per_task
 from knotflow.simulation.tasks import Kept, Outcome, Task, Walkers
 from knotflow.simulation.tempering import Exchanges
@@ -33,8 +33,11 @@ SPREAD_STEPS: Final = 20_000
 SPREAD_RATIO: Final = 2.0
 """Replicas first run at this multiple of the temperature, to start in different basins."""
 
-TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000}
+TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000, "xtb": 5_000, "ase": 5_000, "module": 20_000}
 """Steps of all walkers in a task for 22 atoms, some seconds of work; fewer for larger molecules."""
+
+TRIALS: Final = 3
+"""Evaluations by which a step of another energy than a force field is timed."""
 
 GPU_WALKERS: Final = 4096
 
@@ -122,7 +125,7 @@ class Simulation:
         workers: Number of processes; default: one per core, or one on a GPU.
 
     Raises:
-        ValueError: if the file is from another plan or molecule, or the torch engine does not support it.
+        ValueError: if the file is from another plan or molecule, or the engine does not support it.
         OSError: if the file or its state is damaged.
     """
 
@@ -133,6 +136,7 @@ class Simulation:
         self.system = system
         self.plan = plan
         self.ladder = plan.ladder(system)
+        engine_of(system, plan.engine)
         if plan.engine == "torch":
             from knotflow.energies.force_terms import read_terms  # here: OpenMM runs without torch
 
@@ -187,22 +191,47 @@ class Simulation:
     def steps(self) -> int:
         """Steps of all walkers in the whole run, with those before the first frame."""
         plan = self.plan
-        return self.walkers * (SPREAD_STEPS + plan.equilibration + plan.frames * plan.interval)
+        return self.walkers * (self._spread_steps + plan.equilibration + plan.frames * plan.interval)
 
     @property
     def steps_done(self) -> int:
         """Those of them whose results are on disk."""
-        before = sum((SPREAD_STEPS, self.plan.equilibration)[: self.state.block])
+        before = sum((self._spread_steps, self.plan.equilibration)[: self.state.block])
         return self.walkers * (before + self.state.frames * self.plan.interval)
 
     @property
+    def _spread_steps(self) -> int:
+        """Energies other than force fields are slow, so these runs then spread for as long as they relax."""
+        if self.system.energy is None:
+            return SPREAD_STEPS
+        return min(SPREAD_STEPS, self.plan.equilibration)
+
+    @cached_property
     def seconds_per_step(self) -> float | None:
         """Rough duration of a step of one walker on this machine; None on a GPU, where nothing is known."""
         if self._place in (*GPU_PLATFORMS, "cuda"):
             return None
         busy = min(self._workers or worker_count(self._place), len(self._shares()))
+        if self.system.energy is not None:
+            return self._seconds_per_evaluation() / busy
         speed = busy * STEPS_PER_SECOND[self.plan.engine]
         return math.pow(max(1.0, self.system.n_atoms / 22), GROWTH) / speed
+
+    def _seconds_per_evaluation(self) -> float:
+        """Of one walker in a task, by one process: the shortest time, after a first evaluation."""
+        import torch
+
+        from knotflow.energies.choose import force_field
+
+        walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
+        x = torch.tensor(self.system.positions).expand(walkers, -1, -1)
+        seconds = []
+        with force_field(self.system, workers=1) as energy:
+            for _ in range(1 + TRIALS):
+                began = time.perf_counter()
+                energy.energy_and_force(x)
+                seconds.append(time.perf_counter() - began)
+        return min(seconds[1:]) / walkers
 
     @property
     def bytes_of_frames(self) -> tuple[int, int]:
@@ -335,7 +364,8 @@ class Simulation:
     def _block(self) -> tuple[str, int, int, tuple[float, ...]]:
         """Phase, number of frames, steps per frame and temperatures of the next block."""
         if self.state.block == 0:
-            return "spreading", 1, SPREAD_STEPS, (SPREAD_RATIO * self.system.temperature,) * len(self.ladder)
+            hot = (SPREAD_RATIO * self.system.temperature,) * len(self.ladder)
+            return "spreading", 1, self._spread_steps, hot
         if self.state.block == 1:
             return "equilibrating", 1, self.plan.equilibration, self.ladder
         # Blocks end at multiples of their length.
@@ -353,6 +383,8 @@ class Simulation:
             if self._begun_on is not None and works(self._begun_on, self.system.xml):
                 return self._begun_on
             return fastest_platform(self.system.xml, self.system.positions)
+        if self.plan.engine in ("xtb", "ase"):
+            return "cpu"
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
