@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from knotflow.storage.bond_match import Atoms, match, near_atoms
 
 if TYPE_CHECKING:
     import mdtraj
+
+STRETCH: Final = 1.3
+"""No bond is longer or shorter than usual by more than this factor."""
 
 
 class Order(NamedTuple):
@@ -54,6 +57,7 @@ def atom_order(
         return None
     order = _by_names(found, system)
     if order is not None:
+        _check_bonds(path, system, positions[order])
         return Order(order, "residue and atom name")
     elements = [_element(atom) for atom in found.atoms]
     order = match(
@@ -87,6 +91,20 @@ def _by_names(found: mdtraj.Topology, system: MolecularSystem) -> NDArray[np.int
     if len(theirs) < found.n_atoms or theirs.keys() != set(ours):
         return None
     return np.array([theirs[key] for key in ours])
+
+
+def _check_bonds(path: Path, system: MolecularSystem, positions: NDArray[Any]) -> None:
+    """Refuse names that do not belong to the positions: bonds would be far too long or short."""
+    i, j = np.array(system.bonds).T
+    now, usual = (np.linalg.norm(x[i] - x[j], axis=-1) for x in (positions, system.positions))
+    off = np.abs(np.log(now / usual))
+    if off.max() > np.log(STRETCH):
+        worst = off.argmax()
+        a, b = (system.topology.atom(atom) for atom in (i[worst], j[worst]))
+        raise ValueError(
+            f"by the names in {path}, the bond from {a} to {b} in the first frame is {now[worst]:.3g} nm long, "
+            f"usually {usual[worst]:.3g} nm; give the topology that belongs to the frames."
+        )
 
 
 def _key(atom: Any) -> tuple[int, str, str]:
