@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.structure import Structure, residue_label, with_hydrogens
+from knotflow.sentences import listed
 
 if TYPE_CHECKING:
     import openmm
@@ -179,8 +180,20 @@ def _why_no_parameters(structure: Structure, force_field: app.ForceField, error:
             f"the structure lacks {missing} hydrogen atoms; add them yourself, or with add_hydrogens=True "
             "(--add-hydrogens on the command line)."
         )
+    if not unknown and re.search(r"GBSA|GB|[Ii]mplicit solvent", str(error)):
+        return (
+            f"there is no implicit water for this force field or molecule (OpenMM: {error}); choose solvent "
+            "'vacuum' (--solvent vacuum), or add an XML file with its parameters."
+        )
     if not unknown:
         return f"the force field cannot describe the molecule: {error}"
+    for residue in unknown:
+        if missing := _missing_heavy_atoms(residue, force_field):
+            atoms = "the heavy atom" if len(missing) == 1 else "heavy atoms"
+            return (
+                f"{residue_label(residue)} lacks {atoms} {listed(missing)}; add what is missing, for instance "
+                "with PDBFixer."
+            )
     # A residue without bonds first: its neighbours are refused only because of it.
     bare = next((residue for residue in unknown if not any(residue.internal_bonds())), None)
     if bare is not None:
@@ -192,6 +205,17 @@ def _why_no_parameters(structure: Structure, force_field: app.ForceField, error:
         f"the force field has no parameters for {residue_label(unknown[0])}{_hint(complete, force_field)}; "
         "correct its names, atoms and bonds, or add an XML file that describes the residue."
     )
+
+
+def _missing_heavy_atoms(residue: app.topology.Residue, force_field: app.ForceField) -> list[str]:
+    """Names of the atoms that the force field's residue of this name has, but this one has not."""
+    template = force_field._templates.get(residue.name)
+    here = {atom.name for atom in residue.atoms()}
+    expected = [] if template is None else [a.name for a in template.atoms if a.element is not None]
+    if not here <= set(expected):  # other names, or another residue
+        return []
+    light = {a.name for a in template.atoms if a.element is not None and a.element.symbol == "H"}
+    return [name for name in expected if name not in here | light]
 
 
 def _hint(structure: Structure, force_field: app.ForceField) -> str:

@@ -60,7 +60,8 @@ def convert(
     """Write other programs' frames into a trajectory file, which appears when it is complete.
 
     Every file becomes a replica, or several if it numbers its segments. Missing energies and forces are
-    computed; a sample of given ones is checked. Labels of equivalent hydrogens are brought to the order of
+    computed; a sample of given ones is checked. Bonds of constant length, as constraints make them, get
+    lengths from their equilibrium distribution (`Stretching`), because all bonds are flexible here. Labels of equivalent hydrogens are brought to the order of
     the structure, and mirror images are set aside (`Intake`).
 
     Args:
@@ -90,9 +91,10 @@ def convert(
     with only_writer(out):
         part.unlink(missing_ok=True)  # left by an import that was killed
         try:
-            trajectory.create(part, system, notes)
-            n_frames, intake, remarks = 0, Intake(system, sources), Remarks(system)
+            n_frames, intake, remarks = 0, Intake(system, sources), Remarks(system, energy)
             for frames in _checked(sources, intake, remarks, energy, topology, stride, progress):
+                if n_frames == 0:
+                    trajectory.create(part, system, notes | remarks.notes())
                 _append(part, out, frames, n_frames)
                 n_frames += len(frames)
             intake.conclude()
@@ -135,14 +137,17 @@ def _checked(
         first_replica = max(seen, default=-1) + 1
         for found in read_frames(path, system, topology, rows_at_once, remarks.reordered):
             _check_geometry(path, found, system)
+            remarks.look(path, found.positions)
             replica = first_replica + found.segment
             number = _running_numbers(replica, seen)
             keep = number % stride == 0
             kept, usable = intake(found[keep])
             keep[keep] = usable
             if len(kept):
-                remarks(path, kept.positions, energy)
                 sample = slice(-n_kept % check_every, None, check_every)
+                given, kept = kept, remarks.flexible(path, kept)
+                if kept is not given and not (given.energies is None and given.forces is None):
+                    _energies_and_forces(path, given[sample], system, energy, slice(None))  # only checks them
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
                 time = number[keep] if kept.time is None else kept.time  # 1 ps per frame if unknown
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
