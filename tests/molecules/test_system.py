@@ -12,7 +12,9 @@ import openmm
 import pytest
 from openmm import app
 
-from knotflow.molecules.system import MolecularSystem, ala2, from_pdb
+from knotflow.energies.torch_force_field import TorchForceField
+from knotflow.molecules.structure import Structure
+from knotflow.molecules.system import MolecularSystem, ala2, from_pdb, only_masses
 from knotflow.molecules.units import BOLTZMANN
 
 PDB = (resources.files("knotflow.molecules") / "data" / "ala2.pdb").read_text()
@@ -303,3 +305,25 @@ def test_files_that_are_missing_or_no_text_are_refused(tmp_path: Path) -> None:
 def test_bad_options_are_refused(tmp_path: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_pdb(written(tmp_path, *ATOMS), **options)
+
+
+def test_another_energy_is_kept_and_no_force_field_computed(molecule: MolecularSystem) -> None:
+    assert "energy" not in molecule.plain() and molecule.energy_inputs() == {"xml": molecule.xml}
+    topology = molecule.topology.to_openmm()
+    energy = {"kind": "xtb", "zero_kj": 3.0}
+    other = only_masses("other", Structure(topology, molecule.positions), energy, 310.0, source="here")
+    again = MolecularSystem.parse(json.loads(json.dumps(other.plain())))
+    assert again.energy == energy and again.zero_kj == 3.0 and again.origin == {"source": "here"}
+    assert again.energy_inputs() == {"xml": other.xml, "energy": {"kind": "xtb"}}
+    assert other.openmm_system().getNumForces() == 0
+    np.testing.assert_allclose(other.masses, molecule.masses, rtol=1e-3)
+    for use in (other.need_force_field, other.parametrised_again, lambda: TorchForceField(other)):
+        with pytest.raises(ValueError, match="the energy of other is 'xtb', not a force field"):
+            use()
+
+
+def test_an_atom_without_an_element_is_refused(molecule: MolecularSystem) -> None:
+    topology = molecule.topology.to_openmm()
+    next(topology.atoms()).element = None
+    with pytest.raises(ValueError, match="the element of atom CH3 of residue ACE 1.* is unknown"):
+        only_masses("other", Structure(topology, molecule.positions), {"kind": "xtb"})

@@ -1,7 +1,9 @@
 """Checks of a molecule on this machine: energies, forces and coordinates, each measured against a limit.
 
 Energies and forces are compared with OpenMM's double-precision platform, for a force field rebuilt from its
-files. Coordinates are converted there and back, and their log-determinant is compared with a Jacobian's.
+files. Another energy is compared with itself: its forces with differences of energies, and the energy of a
+molecule with that after a rotation. Coordinates are converted there and back, and their log-determinant is
+compared with a Jacobian's.
 
 **Limits in single precision** follow from rounding by 6e-8. A force field adds up terms of some 100 kT per
 atom: 1e-4 kT per atom leaves a margin of ten. A bond of 0.1 nm is rounded by 4e-9 nm, which at 3e5 kT/nm²
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knotflow.energies.choose import force_field
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.energies.openmm_contexts import frame_energies, make_context
 from knotflow.energies.openmm_energy import OpenMMEnergy
@@ -30,7 +33,7 @@ from knotflow.geometry.superpose import superposed
 from knotflow.molecules.coordinates import chirality_of, internal_coordinates
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.simulation.engines import OpenMMEngine
+from knotflow.simulation.engines import Engine, engine_of, make_engine
 from knotflow.transforms.base import check_count
 
 ENERGY_LIMIT: Final = 1e-3
@@ -43,6 +46,15 @@ SINGLE_FORCE_LIMIT: Final = 1e-4
 """As a fraction of the largest force in the same frame, single precision."""
 ROUND_TRIP_LIMITS: Final = {torch.float32: 1e-5, torch.float64: 1e-12}
 """In nm."""
+SLOPE_LIMIT: Final = 1e-3
+"""As a fraction of the forces in the same frame, other energies than force fields. Their forces are not exact
+to the last digit, so they may also turn a molecule, which internal coordinates do not keep."""
+ROTATION_LIMIT: Final = 1e-2
+"""In kT, likewise."""
+DIFFERENCE: Final = 2e-3
+"""Displacement of all atoms together for differences of energies, in nm."""
+SLOPES: Final = 100
+"""Frames for these two checks: such energies are slow."""
 VOLUME_LIMIT: Final = 1e-8
 RETURNED_FORCE_LIMIT: Final = 1e-9
 """As a fraction of the largest force in the same frame."""
@@ -165,33 +177,74 @@ def check_molecule(
     """
     check_count("frames", frames, 1)
     coordinates, chirality = internal_coordinates(system), chirality_of(system)
-    reference = _Reference(system)
-    with OpenMMEnergy(system) as openmm_energy:
-        structures = _hot_structures(system, openmm_energy.platform, seed, progress)
-        candidates, missing = _candidates(system, openmm_energy, compiled)
-        for x in _shaken(structures, frames, seed, "energies and forces", progress):
-            u, f = reference(x)
-            for candidate in candidates:
-                candidate.compare(x, u, f)
+    with force_field(system, evaluations=0) as energy:
+        place = energy.platform if isinstance(energy, OpenMMEnergy) else "cpu"
+        engine = make_engine(engine_of(system), system, place)
+        structures = _hot_structures(engine, system, seed, progress)
+        sample = next(_shaken(structures, frames, seed))
+        if isinstance(energy, OpenMMEnergy):
+            shaken = _shaken(structures, frames, seed, "energies and forces", progress)
+            reference = _Reference(system)
+            energies = _check_force_field(system, energy, reference, shaken, compiled)
+            forces = reference(sample)[1]
+        else:
+            sample = sample[:SLOPES]
+            energies, forces = _check_energy(energy, sample.double(), seed)
+    returned_limit = RETURNED_FORCE_LIMIT if system.energy is None else SLOPE_LIMIT
     shaken = _shaken(structures, ROUND_TRIPS * frames, seed + 1, "coordinates", progress)
     *round_trips, handedness = _check_round_trips(coordinates, chirality, shaken)
-    sample = next(_shaken(structures, frames, seed))
     zmatrix = audit(coordinates.zmatrix, sample, system.bonds)
     return [
-        *(check for candidate in candidates for check in candidate.checks(system.n_atoms, reference.note)),
-        *missing,
+        *energies,
         *round_trips,
         _check_volume(coordinates, sample.double()),
-        _check_returned_forces(coordinates, reference, sample.double()),
+        _check_returned_forces(coordinates, forces, sample.double(), returned_limit),
         handedness,
         Check("problems of the z-matrix", len(zmatrix.problems), None, "", str(zmatrix)),
     ]
 
 
-def _hot_structures(system: MolecularSystem, platform: str, seed: int, progress: Progress) -> Tensor:
+def _check_force_field(
+    system: MolecularSystem,
+    energy: OpenMMEnergy,
+    reference: _Reference,
+    frames: Iterable[Tensor],
+    compiled: bool,
+) -> list[Check]:
+    """Energies and forces of the force field by all programs, against the reference."""
+    candidates, missing = _candidates(system, energy, compiled)
+    for x in frames:
+        u, f = reference(x)
+        for candidate in candidates:
+            candidate.compare(x, u, f)
+    found = [check for candidate in candidates for check in candidate.checks(system.n_atoms, reference.note)]
+    return [*found, *missing]
+
+
+def _check_energy(energy: MolecularEnergy, x: Tensor, seed: int) -> tuple[list[Check], Tensor]:
+    r"""Any energy, and its forces at ``x``: they must be its slopes, and rotations must not change it.
+
+    A slope along a random direction is $(8 (u_1 - u_{-1}) - (u_2 - u_{-2})) / 12h$, of fourth order in $h$.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    direction = direction / direction.flatten(1).norm(dim=1)[:, None, None]
+    u, force = energy.energy_and_force(x)
+    moved = {n: energy.energy_and_force(x + n * DIFFERENCE * direction)[0] for n in (-2, -1, 1, 2)}
+    slope = (8 * (moved[1] - moved[-1]) - (moved[2] - moved[-2])) / (12 * DIFFERENCE)
+    error = (slope + (force * direction).sum((1, 2))).abs() / force.flatten(1).norm(dim=1)
+    turned = energy.energy_and_force(x[..., [1, 2, 0]])[0]
+    note = energy.failure or ""
+    checks = [
+        Check("forces against energies", error.max().item(), SLOPE_LIMIT, "of the force", note),
+        Check("energy after a rotation", (turned - u).abs().max().item(), ROTATION_LIMIT, "kT"),
+    ]
+    return checks, force
+
+
+def _hot_structures(engine: Engine, system: MolecularSystem, seed: int, progress: Progress) -> Tensor:
     """Structures (structures, atoms, 3) along a Langevin run that starts at the minimum of the energy."""
     random = np.random.default_rng(seed)
-    engine = OpenMMEngine(system, platform)
     engine.seed(int(random.integers(1, 2**31)))
     temperature = np.array([HEAT * system.temperature])
     x, v = system.positions[None], engine.thermal_velocities(temperature, random)
@@ -202,7 +255,7 @@ def _hot_structures(system: MolecularSystem, platform: str, seed: int, progress:
         except FloatingPointError as error:
             raise ValueError(
                 f"{system.name} flew apart in a short run at {temperature[0]:g} K ({error}); check its "
-                "structure and its force field, or lower the temperature."
+                "structure and its energy, or lower the temperature."
             ) from None
         x, v = now.positions, now.velocities
         found.append(x[0])
@@ -323,9 +376,8 @@ def _check_volume(coordinates: InternalCoordinates, x: Tensor) -> Check:
     return Check("log-determinant", errors.abs().max().item(), VOLUME_LIMIT)
 
 
-def _check_returned_forces(coordinates: InternalCoordinates, reference: _Reference, x: Tensor) -> Check:
+def _check_returned_forces(coordinates: InternalCoordinates, force: Tensor, x: Tensor, limit: float) -> Check:
     """Forces converted to internal coordinates and back to the atoms."""
-    _, force = reference(x)
     back = coordinates.cartesian_force(x, coordinates.internal_force(x, force))
     error = _force_errors(back, force, relative=True).max().item()
-    return Check("forces there and back", error, RETURNED_FORCE_LIMIT, "of max")
+    return Check("forces there and back", error, limit, "of max")

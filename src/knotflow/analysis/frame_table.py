@@ -246,8 +246,10 @@ def observe_data(
         OSError: if the file is missing or damaged.
     """
     system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
-    check_same_molecule(system, trajectory.open_info(path).system)
+    theirs = trajectory.open_info(path).system
+    check_same_molecule(system, theirs)
     intake = intake or intake_for(generator, path)
+    shift = theirs.zero_kj - system.zero_kj
     total, done, read = int(selected.sum()), 0, 0
     if total == 0:
         raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
@@ -260,7 +262,7 @@ def observe_data(
         read += len(found)
         if not len(frames):
             continue
-        x, u = torch.from_numpy(frames.positions).to(own), frames.energies / system.kT
+        x, u = torch.from_numpy(frames.positions).to(own), (frames.energies + shift) / system.kT
         if done == 0:
             with clock("energies"):
                 _check_energies(energy, x[:COMPARED], u[:COMPARED])

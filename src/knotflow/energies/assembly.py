@@ -55,7 +55,7 @@ def without_force_field(
 
 
 def minimise(energy: MolecularEnergy, positions: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Positions of the energy minimum near these positions, in nm, shape ``(atoms, 3)``, and its energy in kT.
+    """Positions of the energy minimum near these, in nm, shape ``(atoms, 3)``, and its energy in kT.
 
     By L-BFGS with a line search.
 
@@ -86,7 +86,7 @@ def minimise(energy: MolecularEnergy, positions: NDArray[np.float64]) -> tuple[N
 
 
 def _check_bonds(start: MolecularSystem, positions: NDArray[np.float64]) -> None:
-    """Refuse a structure whose bonds the energy has changed: it describes another molecule, or no real one."""
+    """Refuse a structure whose bonds the energy has changed: it describes another molecule, or none."""
     first, second = np.array(start.bonds, dtype=np.int64).reshape(-1, 2).T
     before, after = (np.linalg.norm(x[first] - x[second], axis=1) for x in (start.positions, positions))
     change = np.abs(np.log(after / before))

@@ -56,13 +56,13 @@ def _other_energy(system: MolecularSystem, workers: int | None) -> MolecularEner
     if isinstance(settings, ModuleSettings):
         return ModuleEnergy(system)
     if isinstance(settings, XTBSettings):
-        name, target = settings.method, "knotflow.energies.xtb:frame_worker"
+        name, module = str(settings.method), "xtb"
     else:
-        name, target = settings.factory, "knotflow.energies.ase_frames:frame_worker"
+        name, module = settings.factory, "ase_frames"
     return FrameEnergy(
         system,
         name,
-        target,
+        f"knotflow.energies.{module}:frame_worker",
         Atoms(system.atomic_numbers, system.positions, settings.plain()),
         workers=usable_cores() if workers is None else workers,
         zero_kj=settings.zero_kj,

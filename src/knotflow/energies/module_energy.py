@@ -115,7 +115,9 @@ def load_module(settings: ModuleSettings) -> nn.Module:
         if not isinstance(module, nn.Module):
             raise ValueError(f"{source} must return a torch.nn.Module, got {type(module).__name__}.")
         module.eval()
-    return module.requires_grad_(False)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return module
 
 
 def _from_file(path: Path, expected: str | None) -> nn.Module:

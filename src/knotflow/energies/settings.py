@@ -59,7 +59,11 @@ class ModuleSettings(_Settings):
 
 EnergySettings = XTBSettings | ASESettings | ModuleSettings
 
-KINDS: Final = {"xtb": XTBSettings, "ase": ASESettings, "module": ModuleSettings}
+KINDS: Final[dict[str, type[EnergySettings]]] = {
+    "xtb": XTBSettings,
+    "ase": ASESettings,
+    "module": ModuleSettings,
+}
 
 
 def parse_settings(plain: Mapping[str, Any]) -> EnergySettings:
@@ -69,11 +73,15 @@ def parse_settings(plain: Mapping[str, Any]) -> EnergySettings:
         ValueError: if there is no such energy, or a value is wrong.
     """
     if plain.get("kind") not in KINDS:
-        raise ValueError(f"the kind of an energy must be one of {', '.join(KINDS)}, got {plain.get('kind')!r}.")
+        raise ValueError(
+            f"the kind of an energy must be one of {', '.join(KINDS)}, got {plain.get('kind')!r}."
+        )
     return KINDS[plain["kind"]].parse(dict(plain))
 
 
-def read_energy(text: str, charge: int | None = None, multiplicity: int | None = None) -> dict[str, Any] | None:
+def read_energy(
+    text: str, charge: int | None = None, multiplicity: int | None = None
+) -> dict[str, Any] | None:
     """An energy as it is written on the command line, as plain values; None for ``"force-field"``.
 
     Args:
@@ -83,15 +91,16 @@ def read_energy(text: str, charge: int | None = None, multiplicity: int | None =
         multiplicity: Of the molecule, likewise.
 
     Raises:
-        ValueError: if it cannot be understood, or there is no such file.
+        ValueError: if it cannot be understood.
+        OSError: if there is no such file.
     """
     kind, _, source = text.partition(":")
     electrons = {"charge": charge, "multiplicity": multiplicity}
     electrons = {name: value for name, value in electrons.items() if value is not None}
     if electrons and kind in ("force-field", "module"):
         raise ValueError(
-            f"{' and '.join(f'--{name}' for name in electrons)} are for the energies xtb and ase; "
-            f"{kind} has its own, so leave them out."
+            f"{' and '.join(f'--{name}' for name in electrons)} must go with the energies xtb or ase; "
+            f"{kind} needs nothing of the kind, so leave it out."
         )
     if text == "force-field":
         return None
@@ -101,9 +110,13 @@ def read_energy(text: str, charge: int | None = None, multiplicity: int | None =
         return ASESettings.parse({"factory": source, **electrons}).plain()
     if kind == "module" and source:
         source, *units = source.split(",")
+        if len(units) > 2:
+            raise ValueError(f"the units are at most an energy and a length, got {','.join(units)}.")
         names = ("energy_unit", "length_unit")
         given: dict[str, Any] = {"source": source} | dict(zip(names, units, strict=False))
         if Path(source).suffix in MODULE_FILES:
+            if not Path(source).is_file():
+                raise FileNotFoundError(f"there is no file {source} with a potential.")
             given |= {"source": str(Path(source).resolve()), "fingerprint": file_fingerprint(source)}
         return ModuleSettings.parse(given).plain()
     raise ValueError(

@@ -93,6 +93,11 @@ class MolecularSystem:
         """Thermal energy in kJ/mol."""
         return thermal_energy(self.temperature)
 
+    @property
+    def zero_kj(self) -> float:
+        """In kJ/mol, subtracted from energies: 0 for a force field, else about that of ``positions``."""
+        return 0.0 if self.energy is None else float(self.energy.get("zero_kj", 0.0))
+
     @cached_property
     def masses(self) -> NDArray[np.float64]:
         """Masses of the atoms in amu, shape ``(atoms,)``."""

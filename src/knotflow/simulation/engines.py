@@ -169,6 +169,6 @@ def engine_of(system: MolecularSystem, wanted: EngineName | None = None) -> Engi
         return wanted or possible[0]
     energy = "a force field" if system.energy is None else possible[0]
     raise ValueError(
-        f"the engine {wanted} cannot compute the energy of {system.name}, which is {energy}; leave --engine "
-        f"out, or choose {' or '.join(possible)}."
+        f"the engine {wanted} cannot compute the energy of {system.name}, which is {energy}; leave the "
+        "engine out (no --engine), and the right one is chosen."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -169,7 +170,12 @@ def _running_numbers(replica: NDArray[np.int64], seen: Counter[int]) -> NDArray[
 def _energies_and_forces(
     path: Path, found: RawFrames, system: MolecularSystem, energy: MolecularEnergy, sample: slice
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours."""
+    """Energies in kJ/mol and forces in kJ/mol/nm: the given ones, checked, or else ours.
+
+    Given energies are those of the program, ours are relative to the zero of the molecule.
+    """
+    if found.energies is not None:
+        found = replace(found, energies=found.energies - system.zero_kj)
     _check_finite(path, found, energies=found.energies, forces=found.forces)
     some = found if found.energies is None or found.forces is None else found[sample]
     u, f = energy.energy_and_force(torch.from_numpy(some.positions.astype(np.float64)))

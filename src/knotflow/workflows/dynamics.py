@@ -147,7 +147,7 @@ def on_flow(model: Path) -> Setting:
 def on_force_field(
     system: MolecularSystem, steps: int, compile: Compile = "auto", *, replicas: int | None = None
 ) -> Setting:
-    """Dynamics on the true force field, in torch or, if torch lacks one of its forces, by OpenMM.
+    """Dynamics on the true energy: a force field in torch or, if torch lacks a force, by OpenMM; or another.
 
     Args:
         system: The molecule.
@@ -156,9 +156,9 @@ def on_force_field(
         replicas: Number of molecules that move at once, if known.
     """
     compiled = steps >= COMPILED_FROM if compile == "auto" else compile == "on"
-    energy = force_field(system, compiled=compiled, workers=1)
+    energy = force_field(system, compiled=compiled, workers=None if system.energy else 1)
     # Records hold these words: do not change them, or finished runs are refused.
-    how = "OpenMM"
+    how = "OpenMM" if system.energy is None else system.energy["kind"]
     if isinstance(energy, TorchForceField):
         how = "whole" if compiled else "off"
         energy.chunk = frames_at_once(system.n_atoms, replicas)
