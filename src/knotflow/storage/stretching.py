@@ -45,7 +45,8 @@ class Stretching:
         self.coordinates, self.energy = internal_coordinates(system), energy
         wanted = {frozenset(bond) for bond in bonds if not _in_ring(system, bond)}
         pairs = self.coordinates.atoms[self.coordinates.bonds]
-        self.indices = torch.tensor([i for i, pair in enumerate(pairs) if frozenset(pair) in wanted])
+        found = [i for i, pair in enumerate(pairs) if frozenset(pair) in wanted]
+        self.indices = torch.tensor(found, dtype=torch.int64)
         """Coordinates that are drawn."""
         q, _ = self.coordinates.forward(torch.tensor(system.positions))
         step = torch.zeros(len(self.indices), len(q), dtype=q.dtype)
