@@ -114,7 +114,7 @@ REFUSALS = {
     "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are not finite numbers"),
     "unit": (angstrom, r"bond from ACE1-CH3 to ACE1-H1 in frame 0 is 1\.\d+ nm long, usually 0\.109 nm; all "
              r"bonds are about 10 times as long as usual, so the unit may be wrong \(nm, not Å\)\."),
-    "order": (shuffled, r"nm; the order of the atoms may be wrong .--topology .*, or a periodic box cut the molecule\."),
+    "order": (shuffled, r"nm; the order of the atoms may be wrong .--topology .*, or a periodic box cut"),
     "shape": (few_atoms, r"positions must have shape \(10, 22, 3\) for the 22 atoms of ala2, got \(10, 21"),
     "no positions": (lambda s: np.savez("a.npz", x=np.zeros(3)), r"a\.npz has no array 'positions'; "),
     "cut": (cut, r"a\.npz cannot be read as an \.npz file: "),

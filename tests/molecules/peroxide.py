@@ -14,7 +14,7 @@ POSITIONS = np.array([[0.02, 0.09, 0.03], [0.0, 0.0, 0.0], [0.146, 0.0, 0.0], [0
 # In kcal/mol and Å, with energies k (x - x0)^2 and V (1 + cos(2 phi)).
 OH, OO, HOO, TORSION = (500.0, 0.97), (300.0, 1.46), (60.0, 100.0), 1.5
 DEPTH, RADIUS = 0.02, 1.2
-"""Of the Lennard-Jones energy between the hydrogens, in kcal/mol, and half of the distance of its minimum in Å."""
+"""Of the Lennard-Jones energy between hydrogens: kcal/mol, and half of the distance of its minimum in Å."""
 KCAL, COULOMB = 4.184, 138.93545764
 """In kJ/mol, and in kJ/mol nm."""
 
@@ -94,7 +94,9 @@ def write_amber(folder: Path, box: bool = False) -> tuple[Path, Path]:
     prmtop, inpcrd = folder / "hooh.prmtop", folder / "hooh.inpcrd"
     prmtop.write_text(text)
     numbers = "".join(f"{v:12.7f}" + "\n" * (i % 6 == 5) for i, v in enumerate((10 * POSITIONS).ravel()))
-    inpcrd.write_text(f"HOOH\n    4\n{numbers}" + ("".join(f"{30 + 60 * (i > 2):12.7f}" for i in range(6)) if box else ""))
+    inpcrd.write_text(
+        f"HOOH\n    4\n{numbers}" + ("".join(f"{30 + 60 * (i > 2):12.7f}" for i in range(6)) if box else "")
+    )
     return inpcrd, prmtop
 
 
@@ -122,9 +124,7 @@ def write_gromacs(folder: Path, box: float = 0.0) -> tuple[Path, Path]:
         f"{i + 1} {j + 1} 1 {length / 10:.8f} {2 * k * KCAL * 100:.6f}\n"
         for (i, j), (k, length) in zip(BONDS, (OH, OO, OH), strict=True)
     )
-    angles = "".join(
-        f"{i + 1} {j + 1} {k + 1} 1 {HOO[1]} {2 * HOO[0] * KCAL:.6f}\n" for i, j, k in ANGLES
-    )
+    angles = "".join(f"{i + 1} {j + 1} {k + 1} 1 {HOO[1]} {2 * HOO[0] * KCAL:.6f}\n" for i, j, k in ANGLES)
     top, gro = folder / "topol.top", folder / "hooh.gro"
     top.write_text(
         "[ defaults ]\n1 2 yes 0.5 0.8333333333\n[ atomtypes ]\n"
@@ -157,7 +157,8 @@ def write_charmm(folder: Path) -> tuple[Path, Path, Path]:
     psf.write_text(
         f"PSF\n\n{1:8d} !NTITLE\n REMARKS HOOH\n\n{4:8d} !NATOM\n{atoms}\n"
         f"{3:8d} !NBOND: bonds\n{table(BONDS)}{2:8d} !NTHETA: angles\n{table(ANGLES)}"
-        f"{1:8d} !NPHI: dihedrals\n{table([(0, 1, 2, 3)])}{empty}{1:8d}{0:8d} !NGRP NST2\n{0:8d}{0:8d}{0:8d}\n\n"
+        f"{1:8d} !NPHI: dihedrals\n{table([(0, 1, 2, 3)])}{empty}"
+        f"{1:8d}{0:8d} !NGRP NST2\n{0:8d}{0:8d}{0:8d}\n\n"
     )
     prm.write_text(
         "* HOOH\n*\nATOMS\nMASS -1 H 1.008 H\nMASS -1 O 15.999 O\n\n"

@@ -40,7 +40,9 @@ def test_a_smiles_becomes_the_same_structure_every_time() -> None:
     ("smiles", "charge", "multiplicity"),
     [("[NH4+]", 1, 1), ("[CH3]", 0, 2), ("CC(=O)[O-]", -1, 1), ("[O][O]", 0, 3), ("c1ccccc1", 0, 1)],
 )
-def test_charge_and_multiplicity_are_those_of_the_formula(smiles: str, charge: int, multiplicity: int) -> None:
+def test_charge_and_multiplicity_are_those_of_the_formula(
+    smiles: str, charge: int, multiplicity: int
+) -> None:
     found = read_chemical(smiles)
     assert (found.charge, found.multiplicity) == (charge, multiplicity)
 
@@ -115,7 +117,7 @@ def test_what_is_not_one_known_molecule_is_refused(smiles: str, message: str) ->
 def test_missing_hydrogens_and_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "bare.sdf"
     path.write_text(Chem.MolToMolBlock(Chem.RemoveHs(embedded("CCO"))))
-    with pytest.raises(ValueError, match="lacks 6 hydrogen atoms; .*--add-hydrogens"):
+    with pytest.raises(ValueError, match=r"lacks 6 hydrogen atoms; .*--add-hydrogens"):
         read_chemical(str(path))
     assert elements(read_chemical(str(path), add_hydrogens=True)) == "CCOHHHHHH"
     path.write_text("no molecule")

@@ -7,9 +7,9 @@ import numpy as np
 import openmm
 import pytest
 from openmm import app
-from tests.molecules import peroxide
 
 from knotflow.molecules import MolecularSystem, ala2, from_files
+from tests.molecules import peroxide
 
 
 def energy(system: openmm.System, positions: np.ndarray) -> float:
@@ -89,7 +89,9 @@ def test_a_saved_system(tmp_path: Path) -> None:
 
 def test_systems_that_are_not_free_are_refused_with_a_remedy(tmp_path: Path) -> None:
     path = str(saved(tmp_path, constraints=app.HBonds))
-    with pytest.raises(ValueError, match=r"has 12 constraints, .* constraints=None, .* can still be imported"):
+    with pytest.raises(
+        ValueError, match=r"has 12 constraints, .* constraints=None, .* can still be imported"
+    ):
         from_files(ala2_pdb(tmp_path), [path])
     path = saved(tmp_path)
     path.write_text(path.read_text().replace('type="NonbondedForce"', 'type="None"'))
@@ -98,7 +100,7 @@ def test_systems_that_are_not_free_are_refused_with_a_remedy(tmp_path: Path) -> 
     path = saved(tmp_path)
     text = path.read_text()
     path.write_text(text.replace('method="0"', 'method="2"', 1))
-    with pytest.raises(ValueError, match="is periodic, .* nonbondedMethod=NoCutoff"):
+    with pytest.raises(ValueError, match=r"is periodic, .* nonbondedMethod=NoCutoff"):
         from_files(ala2_pdb(tmp_path), [str(path)])
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.molecules.molecules import molecule
 
 from knotflow.storage.bond_match import Atoms, match, near_atoms
+from tests.molecules.molecules import molecule
 
 
 def ours(name: str) -> Atoms:

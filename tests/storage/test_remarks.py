@@ -8,13 +8,13 @@ import mdtraj
 import numpy as np
 import pytest
 import torch
-from tests.storage.test_importing import jiggle, oracle
 
 from knotflow.energies.openmm_energy import OpenMMEnergy
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.molecules.system import MolecularSystem, ala2
 from knotflow.storage import trajectory
 from knotflow.storage.importing import convert
+from tests.storage.test_importing import jiggle, oracle
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,8 @@ def test_atoms_in_another_order_are_put_in_order(folder, caplog, system, energy,
     mdtraj.Trajectory(x[:1, order], reordered(system, order, named)).save_hdf5(str(folder / "top.h5"))
     np.savez(folder / "a.npz", positions=x[:, order], forces=forces[:, order], energies=energies)
     imported = convert([folder / "a.npz"], system, energy, folder / "out.h5", topology=folder / "top.h5")
-    found, how = trajectory.read(folder / "out.h5"), "residue and atom name" if named else "elements and bonds"
+    found = trajectory.read(folder / "out.h5")
+    how = "residue and atom name" if named else "elements and bonds"
     assert imported.remarks.moved > 0 and f"were moved, matched by {how}." in caplog.text
     assert trajectory.open_info(folder / "out.h5").provenance["moved_atoms"] == imported.remarks.moved
     heavy = [i for i, element in enumerate(system.elements) if element != "H" or named]

@@ -28,8 +28,8 @@ def import_data(
     topology: Annotated[
         Path | None,
         typer.Option(
-            help="File that names the atoms of DATA, such as a .pdb; if they are in another order than in the "
-            "molecule, they are put in order. By default they are assumed to be in its order."
+            help="File that names the atoms of DATA, such as a .pdb; if their order is not that of the "
+            "molecule, they are put in order. By default they are assumed to be in it."
         ),
     ] = None,
     stride: Annotated[int, typer.Option(min=1, help="Keep every Nth frame of each replica.")] = 1,

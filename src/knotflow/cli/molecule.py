@@ -18,8 +18,8 @@ MoleculeOption = Annotated[
     typer.Option(
         "--molecule",
         rich_help_panel=PANEL,
-        help="ala2 (alanine dipeptide, the default); a structure: .pdb or .cif, or .inpcrd, .rst7, .gro or .crd "
-        "with its --force-field; or .sdf, .mol2 or a SMILES with --energy xtb.",
+        help="ala2 (alanine dipeptide, the default); a structure: .pdb or .cif, or .inpcrd, .rst7, .gro or "
+        ".crd with its --force-field; or .sdf, .mol2 or a SMILES with --energy xtb.",
     ),
 ]
 PeptideOption = Annotated[
@@ -54,7 +54,9 @@ TemperatureOption = Annotated[
 AddHydrogensOption = Annotated[
     bool,
     typer.Option(
-        "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens missing in the file; in a .pdb as at pH 7."
+        "--add-hydrogens",
+        rich_help_panel=PANEL,
+        help="Add hydrogens missing in the file; in a .pdb as at pH 7.",
     ),
 ]
 EnergyOption = Annotated[

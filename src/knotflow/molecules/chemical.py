@@ -18,7 +18,7 @@ ENDINGS: Final = (".sdf", ".mol", ".mol2")
 SEED: Final = 1
 """Of the three-dimensional start: the same molecule always starts from the same structure."""
 TRIALS: Final = 20
-"""Structures that are made to see whether open stereochemistry matters; both hands of a centre are as likely."""
+"""Structures that are made to see whether open stereochemistry matters; both hands are as likely."""
 FLAT: Final = 1e-3
 """In Å: a drawing has all its atoms in one plane."""
 
@@ -102,7 +102,8 @@ def _clean(what: str, mol: Mol | None) -> Mol:
     unknown = next((atom for atom in mol.GetAtoms() if not atom.GetAtomicNum()), None)
     if unknown is not None:
         raise ValueError(
-            f"{what}: atom {unknown.GetIdx() + 1} ({unknown.GetSymbol()}) is of no known element; write it out."
+            f"{what}: atom {unknown.GetIdx() + 1} ({unknown.GetSymbol()}) is of no known element; write it "
+            "out."
         )
     try:
         Chem.SanitizeMol(mol)
@@ -150,10 +151,10 @@ def _check_stereo(what: str, mol: Mol) -> None:
 def _isomers(mol: Mol) -> int:
     """Number of stereoisomers among some structures of a molecule."""
     from rdkit import Chem
-    from rdkit.Chem import AllChem
+    from rdkit.Chem.rdDistGeom import EmbedMultipleConfs
 
     full, found = Chem.AddHs(mol), set()
-    for conformer in AllChem.EmbedMultipleConfs(full, TRIALS, _settings()):
+    for conformer in EmbedMultipleConfs(full, TRIALS, _settings()):
         one = Chem.Mol(full)
         Chem.AssignStereochemistryFrom3D(one, confId=conformer)
         found.add(Chem.MolToSmiles(Chem.RemoveHs(one)))
@@ -173,25 +174,26 @@ def _stereo_name(mol: Mol, found: Any) -> str:
 
 def _embedded(what: str, mol: Mol) -> Mol:
     """A molecule with positions in space, relaxed with MMFF94 if that knows its atoms."""
-    from rdkit.Chem import AllChem
+    from rdkit.Chem.rdDistGeom import EmbedMolecule
+    from rdkit.Chem.rdForceFieldHelpers import MMFFHasAllMoleculeParams, MMFFOptimizeMolecule
 
     settings = _settings()
-    if AllChem.EmbedMolecule(mol, settings) != 0:
+    if EmbedMolecule(mol, settings) != 0:
         settings.useRandomCoords = True
-        if AllChem.EmbedMolecule(mol, settings) != 0:
+        if EmbedMolecule(mol, settings) != 0:
             raise ValueError(
                 f"{what} cannot be embedded: RDKit finds no structure in space with these bonds and this "
                 "stereochemistry; correct it, or give an .sdf file with positions in space."
             )
-    if AllChem.MMFFHasAllMoleculeParams(mol):
-        AllChem.MMFFOptimizeMolecule(mol, maxIters=2_000)
+    if MMFFHasAllMoleculeParams(mol):
+        MMFFOptimizeMolecule(mol, maxIters=2_000)
     return mol
 
 
 def _settings() -> Any:
-    from rdkit.Chem import AllChem
+    from rdkit.Chem.rdDistGeom import ETKDGv3
 
-    settings = AllChem.ETKDGv3()
+    settings = ETKDGv3()
     settings.randomSeed, settings.maxIterations = SEED, 100
     return settings
 

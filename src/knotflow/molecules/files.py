@@ -30,7 +30,11 @@ PRMTOP: Final = (".prmtop", ".parm7")
 PARAMETERS: Final = (*PRMTOP, ".top", ".psf")
 """Endings of files that describe the energy of one molecule, beside ``system.xml``."""
 
-PARTNERS: Final = {".gro": "topol.top", ".crd": "molecule.psf", **dict.fromkeys(positions.AMBER, "mol.prmtop")}
+PARTNERS: Final = {
+    ".gro": "topol.top",
+    ".crd": "molecule.psf",
+    **dict.fromkeys(positions.AMBER, "mol.prmtop"),
+}
 """For a structure without bonds, an example of the file that goes with it."""
 
 
@@ -124,12 +128,12 @@ def plain_name(molecule: str | Path) -> str:
 def _without_force_field(molecule: str) -> str:
     if chemical.is_chemical(molecule):
         return (
-            f"no force field is known for {molecule}; add --energy xtb, which needs none, or a --force-field of "
-            "your own that describes it."
+            f"no force field is known for {molecule}; add --energy xtb, which needs none, or a --force-field "
+            "of your own that describes it."
         )
     return (
-        f"the molecule must be ala2, a file ({', '.join(positions.ENDINGS)}) or, with --energy xtb, an .sdf or "
-        f".mol2 file or a SMILES, got {molecule!r}; see also --peptide."
+        f"the molecule must be ala2, a file ({', '.join(positions.ENDINGS)}) or, with --energy xtb, an .sdf "
+        f"or .mol2 file or a SMILES, got {molecule!r}; see also --peptide."
     )
 
 

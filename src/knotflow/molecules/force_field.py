@@ -188,11 +188,11 @@ def _why_no_parameters(structure: Structure, force_field: app.ForceField, error:
     if not unknown:
         return f"the force field cannot describe the molecule: {error}"
     for residue in unknown:
-        if missing := _missing_heavy_atoms(residue, force_field):
-            atoms = "the heavy atom" if len(missing) == 1 else "heavy atoms"
+        if lacking := _missing_heavy_atoms(residue, force_field):
+            atoms = "the heavy atom" if len(lacking) == 1 else "heavy atoms"
             return (
-                f"{residue_label(residue)} lacks {atoms} {listed(missing)}; add what is missing, for instance "
-                "with PDBFixer."
+                f"{residue_label(residue)} lacks {atoms} {listed(lacking)}; add what is missing, for "
+                "instance with PDBFixer."
             )
     # A residue without bonds first: its neighbours are refused only because of it.
     bare = next((residue for residue in unknown if not any(residue.internal_bonds())), None)

@@ -49,8 +49,8 @@ def atom_order(
     """
     if found.n_atoms != system.n_atoms:
         raise ValueError(
-            f"{path} has {found.n_atoms} atoms, but {system.name} has {system.n_atoms}{_missing(found, system)}; "
-            "is this the right molecule, with all hydrogens and without solvent?"
+            f"{path} has {found.n_atoms} atoms, but {system.name} has {system.n_atoms}"
+            f"{_missing(found, system)}; is this the right molecule, with all hydrogens and without solvent?"
         )
     wrong = _first_wrong(found, system)
     if wrong is None:
@@ -69,8 +69,8 @@ def atom_order(
     theirs, ours = found.atom(wrong), system.topology.atom(wrong)
     raise ValueError(
         f"atom {wrong} (from 0) is {theirs.name} ({_element(theirs)}) of {theirs.residue} in {path}, but "
-        f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}, and neither names nor bonds "
-        "tell which atoms are the same; put the atoms into the same order."
+        f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}, and neither names nor "
+        "bonds tell which atoms are the same; put the atoms into the same order."
     )
 
 
@@ -102,8 +102,8 @@ def _check_bonds(path: Path, system: MolecularSystem, positions: NDArray[Any]) -
         worst = off.argmax()
         a, b = (system.topology.atom(atom) for atom in (i[worst], j[worst]))
         raise ValueError(
-            f"by the names in {path}, the bond from {a} to {b} in the first frame is {now[worst]:.3g} nm long, "
-            f"usually {usual[worst]:.3g} nm; give the topology that belongs to the frames."
+            f"by the names in {path}, the bond from {a} to {b} in the first frame is {now[worst]:.3g} nm "
+            f"long, usually {usual[worst]:.3g} nm; give the topology that belongs to the frames."
         )
 
 

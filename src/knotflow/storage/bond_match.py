@@ -14,8 +14,8 @@ from knotflow.geometry.graph import neighbours
 Floats = NDArray[np.floating]
 
 RADII: Final = {
-    "H": 0.031, "B": 0.084, "C": 0.076, "N": 0.071, "O": 0.066, "F": 0.057, "Si": 0.111, "P": 0.107, "S": 0.105,
-    "Cl": 0.102, "Se": 0.120, "Br": 0.120, "I": 0.139,
+    "H": 0.031, "B": 0.084, "C": 0.076, "N": 0.071, "O": 0.066, "F": 0.057, "Si": 0.111, "P": 0.107,
+    "S": 0.105, "Cl": 0.102, "Se": 0.120, "Br": 0.120, "I": 0.139,
 }  # fmt: skip
 """Covalent radii in nm (Cordero et al. 2008)."""
 REACH: Final = 1.25
@@ -97,7 +97,9 @@ class _Search:
     def _walk(self) -> list[int]:
         """Our atoms along the bonds, from one of the rarest kind."""
         count = Counter(self.colours)
-        start = min(range(len(self.near)), key=lambda i: (count[self.colours[i]], self.ours.elements[i] == "H"))
+        start = min(
+            range(len(self.near)), key=lambda i: (count[self.colours[i]], self.ours.elements[i] == "H")
+        )
         walk = [start]
         for atom in walk:
             walk += [i for i in self.near[atom] if i not in walk]

@@ -88,14 +88,16 @@ class Remarks:
     def notes(self) -> dict[str, Any]:
         """What was done to the frames so far, for the file."""
         bonds = [[*bond] for bond in self.constrained]
-        return ({"constrained_bonds": bonds} if bonds else {}) | ({"moved_atoms": n} if (n := self.moved) else {})
+        return ({"constrained_bonds": bonds} if bonds else {}) | (
+            {"moved_atoms": n} if (n := self.moved) else {}
+        )
 
     def conclude(self) -> None:
         """Say what was found, after the last frame."""
         if self._rounded:
             log.warning(
-                f"Positions in {listed(self._rounded)} are rounded to {ROUNDED:g} nm, as in XTC and GRO files, "
-                f"which changes energies by {self.rounding:.2g} kT on average; formats with all digits (DCD, "
+                f"Positions in {listed(self._rounded)} are rounded to {ROUNDED:g} nm, as in XTC and GRO "
+                f"files, which changes energies by {self.rounding:.2g} kT on average; formats with all digits (DCD, "
                 "TRR, HDF5) are better."
             )
         if self.constrained:
@@ -105,16 +107,16 @@ class Remarks:
         atoms = [[self.system.topology.atom(i) for i in bond] for bond in self.constrained]
         names = listed(f"{a.name}-{b.name} of {a.residue}" for a, b in atoms)
         said = (
-            f"{len(atoms)} of {len(self._pairs)} bonds have a constant length, as constraints make it ({names}), "
-            "but are flexible here"
+            f"{len(atoms)} of {len(self._pairs)} bonds have a constant length, as constraints make it "
+            f"({names}), but are flexible here"
         )
         drawn = [found for found in self._known.values() if found is not None]
         if drawn:
             share = sum(found.accepted for found in drawn) / max(1, sum(found.proposed for found in drawn))
             said += (
-                f": in {self.redrawn:,} frames their lengths were drawn anew from the equilibrium distribution "
-                f"given all other coordinates ({share:.0%} of the trials accepted), with energies and forces of "
-                "the flexible molecule; the other coordinates stay those of the constrained simulation"
+                f": in {self.redrawn:,} frames their lengths were drawn anew from the equilibrium "
+                f"distribution given all other coordinates ({share:.0%} of the trials accepted), with energies "
+                "and forces of the flexible molecule; the other coordinates stay those of the constrained simulation"
             )
         rigid = len(atoms) - max((len(found.indices) for found in drawn), default=0)
         if rigid:
