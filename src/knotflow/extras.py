@@ -17,8 +17,8 @@ MODULES: Final = {
         "PeptideBuilder": "PeptideBuilder",
         "tables": "tables",
     },
-    "rdkit": {"rdkit": "rdkit"},
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
+    "rdkit": {"rdkit": "rdkit"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
     "xtb": {"tblite": "tblite"},
 }

@@ -193,7 +193,7 @@ def _embedded(what: str, mol: Mol) -> Mol:
 def _settings() -> Any:
     from rdkit.Chem.rdDistGeom import ETKDGv3
 
-    settings = ETKDGv3()
+    settings: Any = ETKDGv3()
     settings.randomSeed, settings.maxIterations = SEED, 100
     return settings
 
