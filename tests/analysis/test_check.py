@@ -12,13 +12,14 @@ from torch import Tensor
 
 from knotflow.analysis import check
 from knotflow.analysis.check import Check, check_molecule
-from knotflow.energies import force_terms, openmm_energy
+from knotflow.energies import force_terms, openmm_energy, read_energy, without_force_field
 from knotflow.energies.openmm_energy import OpenMMEnergy
 from knotflow.geometry import Chirality, InternalCoordinates, internal
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.molecules.peptides import peptide
-from knotflow.molecules.system import MolecularSystem
+from knotflow.molecules.system import MolecularSystem, only_masses
+from tests.bare_molecules import bare
 from tests.molecules.molecules import molecule
 
 FEW = 10
@@ -72,6 +73,22 @@ def test_platforms_have_the_promises_of_their_precision(platform: str, monkeypat
     else:
         assert (energy.limit, force.limit, force.unit) == (pytest.approx(22e-4), 1e-4, "of max")
         assert 1e-7 < energy.value < 1e-3 and 1e-8 < force.value < 1e-5
+
+
+def test_any_energy_keeps_its_promises() -> None:
+    energy = read_energy("xtb")
+    checks = check_molecule(without_force_field("water", bare("H2O"), energy or {}), FEW)
+    assert not broken(checks)
+    value = {check.name: check.value for check in checks}
+    assert 0 < value["forces against energies"] < 1e-4 and value["energy after a rotation"] < 1e-6
+    assert 0 < value["forces there and back"] < 1e-4 and value["log-determinant"] < 1e-10
+
+
+def test_forces_of_another_energy_and_a_preferred_direction_are_found() -> None:
+    """The first atom is pulled down by 0.5 eV/Å, which its force does not know."""
+    energy = read_energy("module:tests.energy_factories:lopsided")
+    system = only_masses("water", bare("H2O"), energy or {})
+    assert broken(check_molecule(system, FEW)) == {"forces against energies", "energy after a rotation"}
 
 
 def test_frames_follow_the_seed(monkeypatch) -> None:

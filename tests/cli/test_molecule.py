@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openmm import app, unit
 from rdkit import Chem
 
 from knotflow.cli.molecule import load_molecule
+from tests.bare_molecules import bare
 from tests.molecules import peroxide
 from tests.molecules.test_chemical import embedded
 
@@ -37,12 +39,33 @@ def test_a_file_or_a_sequence(tmp_path: Path) -> None:
         ({"add_hydrogens": True}, "--add-hydrogens is for files"),
         ({"peptide": "A", "add_hydrogens": True}, "--add-hydrogens is for files"),
         ({"peptide": ""}, "1 to 100 residues"),
+        (
+            {"energy": "xtb", "force_field": ["amber03.xml"]},
+            "--force-field and --energy xtb are two",
+        ),
+        ({"energy": "xtb", "charge": 1}, "77 electrons at charge 1, an odd number, so it is an open shell"),
+        ({"charge": 1}, "--charge must go with the energies xtb or ase"),
+        ({"energy": "dft"}, "an energy must be force-field, xtb"),
         ({"temperature": 0.0}, "temperature must be a positive number"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_molecule(**options)
+
+
+def test_another_energy_for_files_and_peptides(tmp_path: Path) -> None:
+    structure = bare("CH3CH2OH")
+    with (tmp_path / "ethanol.pdb").open("w") as file:
+        app.PDBFile.writeFile(structure.topology, structure.positions * unit.nanometer, file)
+    found = load_molecule(str(tmp_path / "ethanol.pdb"), energy="xtb", temperature=310)
+    assert found.energy is not None and found.energy["kind"] == "xtb" and found.temperature == 310
+    assert found.name == "ethanol" and found.origin == {"source": "ethanol.pdb"} and len(found.bonds) == 8
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("knotflow.energies.assembly.minimise", lambda energy, x: (x, 0.0))
+        made = load_molecule(energy="xtb"), load_molecule(peptide="G", energy="xtb")
+    assert [system.name for system in made] == ["ala2", "G"]
+    assert all(system.energy and system.openmm_system().getNumForces() == 0 for system in made)
 
 
 def test_a_missing_file_is_named() -> None:

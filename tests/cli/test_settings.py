@@ -239,5 +239,5 @@ def test_settings_of_a_file_are_beside_it(tmp_path: Path) -> None:
     context = COMMANDS["knotflow simulate"].make_context("simulate", ["--ns", "3"])
     keep(context, beside(tmp_path / "new" / "a.h5"))
     found = tomllib.loads((tmp_path / "new" / "a.h5.toml").read_text())
-    assert found["ns"] == 3.0 and found["engine"] == "openmm" and "molecule" not in found
+    assert found["ns"] == 3.0 and found["energy"] == "force-field" and "molecule" not in found
     assert not settings.NO_SETTINGS & set(found)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import mdtraj
 import pytest
+from openmm import app, unit
 
 from knotflow.molecules.system import ala2
 from knotflow.simulation.run import Simulation
 from knotflow.storage import trajectory
+from tests.bare_molecules import bare
 from tests.cli.test_commands import run
 
 QUICK = ["--replicas", "2", "--ns", "0.004", "--equilibration", "0.2"]
@@ -129,6 +131,25 @@ def test_bad_input_is_one_sentence(tmp_path: Path, arguments: list[str], message
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_water_by_xtb(tmp_path: Path) -> None:
+    structure = bare("H2O")
+    with (tmp_path / "w.pdb").open("w") as file:
+        app.PDBFile.writeFile(structure.topology, structure.positions * unit.nanometer, file)
+    # Not HOH, which files of other molecules contain as a solvent.
+    (tmp_path / "w.pdb").write_text((tmp_path / "w.pdb").read_text().replace("HOH", "MOL"))
+    xtb = ["simulate", "--molecule", "w.pdb", "--energy", "xtb", "--out", "w.h5"]
+    quick = ["--replicas", "2", "--ns", "0.0001", "--every", "0.01", "--equilibration", "0.01"]
+    done = run(tmp_path, *xtb, *quick, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "2 replicas, engine xtb, 10 frames in all" in done.stderr
+    assert 0 < json.loads(done.stdout)["energy"]["value"] < 30
+    again = run(tmp_path, "simulate", "--config", "w.h5.toml")
+    assert again.returncode == 0 and "is complete already" in again.stderr
+    refused = run(tmp_path, *xtb, "--engine", "openmm")
+    assert refused.returncode == 2
+    assert "the engine openmm cannot compute the energy of w" in " ".join(refused.stderr.split())
 
 
 def test_truncated_file_is_said_and_kept(tmp_path: Path) -> None:

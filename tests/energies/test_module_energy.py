@@ -85,7 +85,8 @@ def saved(path: Path) -> Path:
     module, water = Springs(20.0, 0.107), torch.tensor([8, 1, 1])
     if path.suffix == ".pt2":
         n = {0: torch.export.Dim("n", min=1)}
-        torch.export.save(torch.export.export(module, (torch.rand(4, 3, 3).double(), water), dynamic_shapes=(n, None)), path)
+        example = torch.rand(4, 3, 3).double(), water
+        torch.export.save(torch.export.export(module, example, dynamic_shapes=(n, None)), path)
         return path
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, but users have such files
@@ -109,7 +110,7 @@ def test_files_hold_the_same_potential(suffix: str, tmp_path: Path) -> None:
 
 def test_another_or_no_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "springs.pt2"
-    with pytest.raises(FileNotFoundError, match="there is no file .*springs.pt2"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*springs\.pt2"):
         read_energy(f"module:{path}")
     path.write_bytes(b"no module")
     with pytest.raises(ValueError, match=r"springs.pt2 cannot be loaded .*torch.export.save"):
@@ -147,7 +148,10 @@ class Wrong(nn.Module):
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("raises", r"failed on 2 frames .KeyError: 'no such species'.; it is called with positions .2, 3, 3."),
+        (
+            "raises",
+            r"failed on 2 frames .KeyError: 'no such species'.; it is called with .*2, 3, 3.",
+        ),
         ("detached", "autograd cannot differentiate the energies"),
         ("shape", r"must return one energy per frame, shape .2,., got .2, 1."),
     ],
@@ -165,11 +169,11 @@ def test_a_nan_energy_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     energy = ModuleEnergy(water())
     assert energy.energy_and_force(frames(water(), 2))[0].isnan().all()
     assert energy.failure == "tests.energy_factories:springs failed on frame 1 of 2: its energy is NaN"
-    with pytest.raises(ValueError, match="cannot be minimised: .*springs failed on frame 1 of 1: its energy"):
+    with pytest.raises(ValueError, match=r"cannot be minimised: .*springs failed on frame 1 of 1"):
         without_force_field("water", bare("H2O"), water().energy or {})
 
 
 def test_wrong_units_are_noticed() -> None:
     """Springs in Å taken for nm: the bonds of the minimum are ten times as long."""
-    with pytest.raises(ValueError, match=r"the bond .* went from 0\.09. to .* nm while .* check charge, units"):
+    with pytest.raises(ValueError, match=r"the bond .* went from 0\.09. to .* while .* check charge, units"):
         without_force_field("water", bare("H2O"), water(length_unit="nm").energy or {})

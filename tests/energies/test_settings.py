@@ -37,9 +37,7 @@ def test_the_force_field_is_no_other_energy() -> None:
         ("xtb", {"multiplicity": 0}, "multiplicity: .*greater than or equal to 1, got 0"),
     ],
 )
-def test_what_cannot_be_understood_is_refused(
-    text: str, electrons: dict[str, int], sentence: str
-) -> None:
+def test_what_cannot_be_understood_is_refused(text: str, electrons: dict[str, int], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_energy(text, **electrons)
 

@@ -40,7 +40,7 @@ def test_energies_and_forces_are_those_of_tblite(
     x = frames(system, n)
     u, force = energy.energy_and_force(x)
     atoms = molecule("CH3CH2OH")
-    kT = units.kB * 300.0  # in eV  # noqa: N806
+    kT = units.kB * 300.0  # in eV
     for frame, its_u, its_force in zip(x, u, force, strict=True):
         atoms.positions = frame.numpy() * 10
         atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)  # a new one: it would start from the last frame

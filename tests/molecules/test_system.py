@@ -325,5 +325,5 @@ def test_another_energy_is_kept_and_no_force_field_computed(molecule: MolecularS
 def test_an_atom_without_an_element_is_refused(molecule: MolecularSystem) -> None:
     topology = molecule.topology.to_openmm()
     next(topology.atoms()).element = None
-    with pytest.raises(ValueError, match="the element of atom CH3 of residue ACE 1.* is unknown"):
+    with pytest.raises(ValueError, match=r"the element of atom CH3 of residue ACE 1.* is unknown"):
         only_masses("other", Structure(topology, molecule.positions), {"kind": "xtb"})

@@ -22,7 +22,12 @@ def make(engine: str, name: str) -> Engine:
     system = molecule(name)
     if engine == "any energy":
         # The spring once more as a module: the torch force field takes much longer for it.
-        energy = {"kind": "module", "source": f"{__name__}:Spring", "energy_unit": "kJ/mol", "length_unit": "nm"}
+        energy = {
+            "kind": "module",
+            "source": f"{__name__}:Spring",
+            "energy_unit": "kJ/mol",
+            "length_unit": "nm",
+        }
         return EnergyEngine(replace(system, energy=energy) if name == "dimer" else system)
     return OpenMMEngine(system, "Reference") if engine == "openmm" else TorchEngine(system, compiled=False)
 

@@ -45,7 +45,7 @@ def dynamics(
     ] = None,
     true: Annotated[
         bool,
-        typer.Option("--true", help="Use the molecule's force field instead of the flow, for comparison."),
+        typer.Option("--true", help="Use the molecule's own energy instead of the flow, for comparison."),
     ] = False,
     replicas: Annotated[
         int, typer.Option(min=1, help="Number of molecules; each starts from a different frame.")
