@@ -35,6 +35,13 @@ def test_energies_and_forces_are_those_of_the_calculator(factory: str, workers: 
         np.testing.assert_allclose(its_force, atoms.get_forces() * 10 / KT, rtol=1e-6, atol=1e-9)
 
 
+def test_charge_and_multiplicity_reach_the_calculator() -> None:
+    system = water("Charged", charge=-1, multiplicity=2)
+    assert force_field(system, workers=1).energy(torch.tensor(system.positions)).item() == pytest.approx(
+        19 / KT
+    )
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_frames_that_fail_are_reported_once(workers: int, caplog: pytest.LogCaptureFixture) -> None:
     system = water("fragile")

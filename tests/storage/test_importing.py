@@ -1,16 +1,20 @@
 """Frames of other programs become a trajectory file, or a sentence that says what is wrong with them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import mdtraj
 import numpy as np
 import openmm
 import pytest
+import torch
 
+from knotflow.energies import force_field, read_energy, without_force_field
 from knotflow.energies.openmm_energy import OpenMMEnergy
 from knotflow.molecules.system import MolecularSystem, ala2
 from knotflow.storage import trajectory
 from knotflow.storage.importing import convert, total_frames
+from tests.bare_molecules import bare
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +195,18 @@ def test_a_trajectory_of_the_mirror_image_is_refused(tmp_path, system, energy) -
     ):
         convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_energies_of_other_programs_are_absolute(tmp_path) -> None:
+    settings = read_energy("module:tests.energy_factories:springs")
+    water = without_force_field("water", bare("H2O"), settings or {})
+    water = replace(water, energy={**(water.energy or {}), "zero_kj": -20.0})
+    positions = jiggle(water, 5)
+    computed = force_field(water)
+    ours = computed.energy(torch.tensor(positions.astype(np.float64))).numpy() * water.kT
+    np.savez(tmp_path / "a.npz", positions=positions, energies=ours + water.zero_kj)
+    convert([tmp_path / "a.npz"], water, computed, tmp_path / "out.h5")
+    np.testing.assert_allclose(trajectory.read(tmp_path / "out.h5").energies, ours, rtol=1e-5)
+    np.savez(tmp_path / "b.npz", positions=positions, energies=ours)
+    with pytest.raises(ValueError, match="frame 0 has the energy"):
+        convert([tmp_path / "b.npz"], water, computed, tmp_path / "other.h5")

@@ -159,7 +159,7 @@ def evaluation_inputs(
     seed: int = 0,
     all_frames: bool = False,
     float64: bool = False,
-    energy: MolecularEnergy | str = "OpenMMEnergy",
+    energy: MolecularEnergy | str | None = None,
 ) -> dict[str, Any]:
     """Everything that the numbers of an evaluation depend on, in the form of `noted_evaluation`.
 
@@ -170,7 +170,7 @@ def evaluation_inputs(
         seed: Seed of samples and error bars.
         all_frames: Whether to include frames that the model was trained on.
         float64: Whether the flow computes in double precision, whatever the file says.
-        energy: The force field, or the name of its class.
+        energy: The energy, or the name of its class; None: OpenMM's or, without a force field, the usual one.
 
     Raises:
         ValueError: if a file is of another kind, or damaged.
@@ -181,12 +181,16 @@ def evaluation_inputs(
         split = None if all_frames else notes(model).get("split")
         rows = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)[1]
         noted = {"data": {"fingerprint": trajectory.fingerprint(data), "rows": rows}}
+    generator = BoltzmannGenerator.load(model)
+    if energy is None:
+        kind = (generator.molecule.get("energy") or {}).get("kind")
+        energy = {None: "OpenMMEnergy", "module": "ModuleEnergy"}.get(kind, "FrameEnergy")
     return {
         "model": file_fingerprint(model),
         **noted,
         "samples": samples,
         "seed": seed,
-        "dtype": "float64" if float64 else dtype_name(like(BoltzmannGenerator.load(model)).dtype),
+        "dtype": "float64" if float64 else dtype_name(like(generator).dtype),
         "energy": energy if isinstance(energy, str) else type(energy).__name__,
         "knotflow": __version__,
     }
