@@ -104,6 +104,19 @@ def test_systems_that_are_not_free_are_refused_with_a_remedy(tmp_path: Path) -> 
         from_files(ala2_pdb(tmp_path), [str(path)])
 
 
+def test_a_saved_system_with_its_atoms_in_another_order_is_refused(tmp_path: Path) -> None:
+    """Neither the number of atoms nor a System tells; bonds do."""
+    path, pdb = saved(tmp_path), ala2_pdb(tmp_path)
+    lines = pdb.read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if " N   ALA" in line)
+    lines[first], lines[first + 1] = lines[first + 1], lines[first]  # N and H
+    pdb.write_text("\n".join([*lines, ""]))
+    with pytest.raises(
+        ValueError, match=r"has no bond from .* of residue .*; give the structure that it was"
+    ):
+        from_files(pdb, [str(path)])
+
+
 def test_boxes_are_refused(tmp_path: Path) -> None:
     inpcrd, prmtop = peroxide.write_amber(tmp_path, box=True)
     with pytest.raises(ValueError, match=r"hooh\.prmtop has a periodic box"):

@@ -23,7 +23,7 @@ from knotflow.molecules.charmm import read_charmm
 from knotflow.molecules.chemical import read_chemical
 from knotflow.molecules.force_field import DEFAULT_FORCE_FIELD, SOLVENT_FORCES, Described, Solvent
 from knotflow.molecules.gromacs import read_gromacs
-from knotflow.molecules.serialised import is_system, read_system
+from knotflow.molecules.serialised import check_same_bonds, is_system, read_system
 from knotflow.molecules.structure import Structure, plain_stem, plain_suffix, with_hydrogens
 
 PRMTOP: Final = (".prmtop", ".parm7")
@@ -84,6 +84,7 @@ def from_files(
     if is_system(files[0]):
         _only_one(files, "a serialised System")
         structure, described = read_structure(molecule).structure, read_system(files[0])
+        check_same_bonds(files[0], described, structure)
         implicit = any(type(force).__name__ in SOLVENT_FORCES for force in described.getForces())
         notes["solvent"] = "as in the System" if implicit else "vacuum"
     else:

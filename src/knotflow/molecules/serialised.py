@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from knotflow.extras import optional
+from knotflow.molecules.structure import Structure, residue_label
 
 if TYPE_CHECKING:
     import openmm
@@ -51,3 +52,25 @@ def read_system(path: Path) -> openmm.System:
         if type(system.getForce(i)).__name__ in NOT_PHYSICS:
             system.removeForce(i)
     return system
+
+
+def check_same_bonds(path: Path, system: openmm.System, structure: Structure) -> None:
+    """Refuse a structure of other atoms, or with its atoms in another order.
+
+    A System knows no elements, but where it has a harmonic bond for every bond of a molecule, all bonds of
+    the structure must be among them.
+    """
+    pairs = {
+        frozenset(force.getBondParameters(i)[:2])
+        for force in system.getForces()
+        if type(force).__name__ == "HarmonicBondForce"
+        for i in range(force.getNumBonds())
+    }
+    bonds = list(structure.topology.bonds())
+    wrong = [bond for bond in bonds if frozenset((bond[0].index, bond[1].index)) not in pairs]
+    if wrong and len(pairs) >= len(bonds):
+        a, b = wrong[0]
+        raise ValueError(
+            f"the System in {path} has no bond from {a.name} to {b.name} of {residue_label(a.residue)}; "
+            "give the structure that it was made with, with the atoms in the same order."
+        )

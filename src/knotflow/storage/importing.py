@@ -63,7 +63,8 @@ def convert(
     Every file becomes a replica, or several if it numbers its segments. Missing energies and forces are
     computed; a sample of given ones is checked. Bonds of constant length, as constraints make them, get
     lengths from their equilibrium distribution (`Stretching`), because all bonds are flexible here. Labels of
-    equivalent hydrogens are brought to the order of the structure, and mirror images are set aside (`Intake`).
+    equivalent hydrogens are brought to the order of the structure, and mirror images are set aside
+    (`Intake`).
 
     Args:
         sources: Files in the formats of `read_frames`.

@@ -97,8 +97,8 @@ class Remarks:
         if self._rounded:
             log.warning(
                 f"Positions in {listed(self._rounded)} are rounded to {ROUNDED:g} nm, as in XTC and GRO "
-                f"files, which changes energies by {self.rounding:.2g} kT on average; formats with all digits (DCD, "
-                "TRR, HDF5) are better."
+                f"files, which changes energies by {self.rounding:.2g} kT on average; formats with all "
+                "digits (DCD, TRR, HDF5) are better."
             )
         if self.constrained:
             log.warning(self._constraints())
@@ -115,8 +115,9 @@ class Remarks:
             share = sum(found.accepted for found in drawn) / max(1, sum(found.proposed for found in drawn))
             said += (
                 f": in {self.redrawn:,} frames their lengths were drawn anew from the equilibrium "
-                f"distribution given all other coordinates ({share:.0%} of the trials accepted), with energies "
-                "and forces of the flexible molecule; the other coordinates stay those of the constrained simulation"
+                f"distribution given all other coordinates ({share:.0%} of the trials accepted), with "
+                "energies and forces of the flexible molecule; the other coordinates stay those of the "
+                "constrained simulation"
             )
         rigid = len(atoms) - max((len(found.indices) for found in drawn), default=0)
         if rigid:
