@@ -18,6 +18,7 @@ MODULES: Final = {
         "tables": "tables",
     },
     "plot": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
+    "rdkit": {"rdkit": "rdkit"},
     "train": {"lightning": "lightning", "tensorboard": "tensorboard"},
     "xtb": {"tblite": "tblite"},
 }

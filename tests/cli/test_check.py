@@ -113,7 +113,7 @@ def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
     [
         (["model.safetensors"], "there is no model file model.safetensors; "),
         (["."], "there is no model.safetensors in ."),
-        (["ala3"], "or the folder of a run to check, got 'ala3'; see also --peptide"),
+        (["ala3"], "the molecule must be ala2, a file (.pdb"),
         (["a.safetensors", "--peptide", "A"], "--peptide is for molecules; a model has its own"),
         (["a.safetensors", "--temperature", "310"], "--temperature is for molecules"),
         (["a.safetensors", "--add-hydrogens"], "--add-hydrogens is for molecules"),
@@ -123,7 +123,7 @@ def test_a_model_is_checked_without_openmm(tmp_path: Path) -> None:
         (["none.pdb"], "there is no PDB file none.pdb."),
         (["--peptide", "XX"], "got 'XX' with 'X'"),
         (["--temperature", "-1"], "temperature must be a positive number of K, got -1.0."),
-        (["--add-hydrogens"], "--add-hydrogens is for .pdb files"),
+        (["--add-hydrogens"], "--add-hydrogens is for files"),
         (["--frames", "0"], "Invalid value for '--frames'"),
     ],
 )

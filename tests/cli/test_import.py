@@ -114,7 +114,7 @@ REFUSALS = {
     "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are not finite numbers"),
     "unit": (angstrom, r"bond from ACE1-CH3 to ACE1-H1 in frame 0 is 1\.\d+ nm long, usually 0\.109 nm; all "
              r"bonds are about 10 times as long as usual, so the unit may be wrong \(nm, not Å\)\."),
-    "order": (shuffled, r"nm; the order of the atoms may be wrong, or a periodic box cut the molecule\."),
+    "order": (shuffled, r"nm; the order of the atoms may be wrong .--topology .*, or a periodic box cut"),
     "shape": (few_atoms, r"positions must have shape \(10, 22, 3\) for the 22 atoms of ala2, got \(10, 21"),
     "no positions": (lambda s: np.savez("a.npz", x=np.zeros(3)), r"a\.npz has no array 'positions'; "),
     "cut": (cut, r"a\.npz cannot be read as an \.npz file: "),
@@ -150,14 +150,20 @@ def test_atoms_that_differ_are_named(run, tmp_path, system) -> None:
     frames.save("a.dcd")
     mdtraj.Trajectory(frames.xyz[:1], exchange(system.topology, 8, 9)).save_hdf5("order.h5")
     mdtraj.Trajectory(frames.xyz[:1], exchange(system.topology, 8, 14)).save_hdf5("names.h5")
+    other = system.topology.copy()
+    other.atom(8).element = mdtraj.element.nitrogen
+    mdtraj.Trajectory(frames.xyz[:1], other).save_hdf5("other.h5")
     frames[0].atom_slice(range(21)).save("few.pdb")
+    frames[0].atom_slice([i for i in range(22) if i != 10]).save("heavy.pdb")
     frames.atom_slice(range(21)).save("few.dcd")
     before = sorted(tmp_path.iterdir())
     for arguments, message in (
-        (["a.dcd", "--topology", "order.h5"], r"atom 8 \(from 0\) is HA \(H\) of ALA2 in order\.h5, but"),
-        (["order.h5"], r"atom 8 \(from 0\) is HA \(H\) of ALA2 in order\.h5, but CA"),
-        (["a.dcd", "--topology", "names.h5"], r"atom 8 \(from 0\) is C \(C\) of ALA2 in names\.h5, but C"),
-        (["a.dcd", "--topology", "few.pdb"], r"few\.pdb has 21 atoms, but ala2 has 22; is this the right"),
+        (["a.dcd", "--topology", "order.h5"], r"by the names in order\.h5, the bond from .* is .* nm long"),
+        (["order.h5"], r"by the names in order\.h5, the bond from .*; give the topology that belongs to"),
+        (["a.dcd", "--topology", "names.h5"], r"by the names in names\.h5, the bond from .* is .* nm long"),
+        (["a.dcd", "--topology", "other.h5"], r"atom 8 \(from 0\) is CA \(N\) of ALA2 in other\.h5, but CA"),
+        (["a.dcd", "--topology", "few.pdb"], r"but ala2 has 22, whose hydrogen H3 of NME3 is missing there"),
+        (["a.dcd", "--topology", "heavy.pdb"], r"but ala2 has 22, whose heavy atom CB of ALA2 is missing"),
         (["few.dcd"], r"few\.dcd cannot be read as a trajectory of the 22 atoms of ala2: .*21"),
         (["a.dcd", "--topology", "none.pdb"], r"there is no topology none\.pdb"),
         (["a.dcd", "--peptide", "GG"], r"a\.dcd cannot be read as a trajectory of the 26 atoms of"),
@@ -239,3 +245,15 @@ def test_a_mirrored_trajectory_is_refused(run, tmp_path, system) -> None:
     )
     assert "import the trajectory with the structure it was made with." in said
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_nothing_but_json_is_on_standard_output(tmp_path, system) -> None:
+    """The reader of DCD files prints on its own."""
+    mdtraj.Trajectory(jiggle(system, 12), system.topology).save(str(tmp_path / "a.dcd"))
+    done = subprocess.run(
+        [COMMAND, "import", "a.dcd", "--out", "data.h5", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["frames"] == 12 and found["constrained_bonds"] == 0 and found["rounding"] is None

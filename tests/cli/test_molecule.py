@@ -3,11 +3,15 @@
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 from openmm import app, unit
+from rdkit import Chem
 
 from knotflow.cli.molecule import load_molecule
 from tests.bare_molecules import bare
+from tests.molecules import peroxide
+from tests.molecules.test_chemical import embedded
 
 
 def test_alanine_dipeptide_is_the_default() -> None:
@@ -29,11 +33,11 @@ def test_a_file_or_a_sequence(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"molecule": "ala2", "peptide": "A"}, "--molecule and --peptide both"),
-        ({"molecule": "ala3"}, "must be ala2 or a .pdb file, got 'ala3'"),
+        ({"molecule": "ala3"}, "must be ala2, a file .* got 'ala3'"),
         ({"molecule": "ala2", "force_field": ["amber03.xml"]}, "use --peptide A"),
         ({"force_field": ["amber03.xml"]}, "use --peptide A"),
-        ({"add_hydrogens": True}, "--add-hydrogens is for .pdb files"),
-        ({"peptide": "A", "add_hydrogens": True}, "--add-hydrogens is for .pdb files"),
+        ({"add_hydrogens": True}, "--add-hydrogens is for files"),
+        ({"peptide": "A", "add_hydrogens": True}, "--add-hydrogens is for files"),
         ({"peptide": ""}, "1 to 100 residues"),
         (
             {"energy": "xtb", "force_field": ["amber03.xml"]},
@@ -67,3 +71,45 @@ def test_another_energy_for_files_and_peptides(tmp_path: Path) -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no PDB file none\.pdb"):
         load_molecule("none.pdb")
+
+
+def test_files_of_md_programs(tmp_path: Path) -> None:
+    inpcrd, prmtop = peroxide.write_amber(tmp_path)
+    assert load_molecule(str(inpcrd), force_field=[str(prmtop)]).origin["parameters"] == ["hooh.prmtop"]
+
+
+def test_a_smiles_needs_an_energy_without_force_field(tmp_path: Path) -> None:
+    """Charge and multiplicity are those of the formula unless they are given."""
+    with pytest.raises(ValueError, match=r"no force field is known for mol\.sdf; add --energy xtb"):
+        load_molecule("mol.sdf")
+    with pytest.raises(
+        ValueError, match=r"with --energy xtb, an \.sdf or \.mol2 file or a SMILES, got 'OCO'"
+    ):
+        load_molecule("OCO")
+    with pytest.raises(ValueError, match="'ala3' cannot be read as the name of a molecule"):
+        load_molecule("ala3", energy="xtb")
+    pytest.importorskip("tblite")
+    ion = load_molecule("[OH3+]", energy="xtb")
+    assert (ion.name, ion.n_atoms, ion.energy["charge"], ion.energy["multiplicity"]) == ("[OH3+]", 4, 1, 1)
+    radical = load_molecule("[CH3]", energy="xtb")
+    assert (radical.energy["charge"], radical.energy["multiplicity"]) == (0, 2)
+    cation = load_molecule("[CH3]", energy="xtb", charge=1)
+    assert (cation.energy["charge"], cation.energy["multiplicity"]) == (1, 1)
+    path = tmp_path / "water.sdf"
+    path.write_text(Chem.MolToMolBlock(embedded("O")))
+    assert load_molecule(str(path), energy="xtb").name == "water"
+
+
+def test_an_sdf_with_a_force_field_of_its_own(tmp_path: Path) -> None:
+    path, own = tmp_path / "chlorine.sdf", tmp_path / "own.xml"
+    path.write_text(Chem.MolToMolBlock(embedded("ClCl")))
+    own.write_text(
+        '<ForceField><AtomTypes><Type name="x" class="x" element="Cl" mass="35.45"/></AtomTypes><Residues>'
+        '<Residue name="CL2"><Atom name="A" type="x"/><Atom name="B" type="x"/>'
+        '<Bond atomName1="A" atomName2="B"/></Residue></Residues>'
+        '<HarmonicBondForce><Bond class1="x" class2="x" length="0.199" k="2e5"/></HarmonicBondForce>'
+        "</ForceField>"
+    )
+    found = load_molecule(str(path), force_field=[str(own)], solvent="vacuum")
+    assert found.name == "chlorine"
+    assert np.linalg.norm(found.positions[0] - found.positions[1]) == pytest.approx(0.199, abs=1e-3)

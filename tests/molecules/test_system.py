@@ -251,7 +251,7 @@ ION = "HETATM   23 NA    NA A   4       9.000   9.000   9.000  1.00  0.00       
         ),
         (
             [line for line in ATOMS if line[13:20] != "CB  ALA"],
-            "no parameters for residue ALA 2 of chain A .The set of atoms",
+            "residue ALA 2 of chain A lacks the heavy atom CB; add what is missing",
         ),
         (
             [*ATOMS, *(moved(line, 20) for line in ATOMS)],

@@ -58,7 +58,7 @@ def test_arrays_with_energies_and_forces_are_kept_as_they_are(tmp_path, system, 
         time=np.arange(6000) * 0.5,
     )  # fmt: skip
     read = []
-    intake = convert(
+    intake, _ = convert(
         [tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", provenance={"x": 1}, progress=read.append
     )
     frames = trajectory.read(tmp_path / "out.h5")
@@ -82,7 +82,7 @@ def test_what_is_missing_is_computed(tmp_path, system, energy, given) -> None:
     energies, forces = oracle(system, positions)
     arrays = {"energies": energies, "forces": forces}
     np.savez_compressed(tmp_path / "a.npz", positions=positions, **{name: arrays[name] for name in given})
-    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
+    intake, _ = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5")
     frames = trajectory.read(tmp_path / "out.h5")
     np.testing.assert_allclose(frames.energies, energies, rtol=0, atol=1e-2)
     np.testing.assert_allclose(frames.forces, forces, rtol=1e-4, atol=0.5)
@@ -127,7 +127,7 @@ def test_names_of_another_convention_are_accepted(tmp_path, system, energy) -> N
     for atom in topology.residue(2).atoms:
         atom.name = {"C": "CH3", "H1": "HH31", "H2": "HH32", "H3": "HH33"}.get(atom.name, atom.name)
     mdtraj.Trajectory(jiggle(system, 2), topology).save_hdf5(str(tmp_path / "a.h5"))
-    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5").used == 2
+    assert convert([tmp_path / "a.h5"], system, energy, tmp_path / "out.h5").intake.used == 2
 
 
 def test_rounding_stays_far_below_the_tolerances(system) -> None:
@@ -167,7 +167,7 @@ def test_labels_of_hydrogens_become_those_of_the_structure(tmp_path, system, ene
         arrays = {"energies": energies, "forces": forces[:, atoms]}
         chosen = {key: arrays[key] for key in given}
         np.savez(tmp_path / f"{name}.npz", positions=positions[:, atoms], **chosen)
-        intake = convert([tmp_path / f"{name}.npz"], system, energy, tmp_path / f"{name}.h5")
+        intake, _ = convert([tmp_path / f"{name}.npz"], system, energy, tmp_path / f"{name}.h5")
         assert intake.exchanged == (40 if name == "b" else 0) and intake.used == 40
     a, b = (trajectory.read(tmp_path / f"{name}.h5") for name in "ab")
     np.testing.assert_array_equal(a.positions, b.positions)
@@ -179,7 +179,7 @@ def test_mirror_images_are_set_aside_by_number(tmp_path, system, energy) -> None
     positions = jiggle(system, 20)
     positions[[4, 12, 13]] *= -1
     np.savez(tmp_path / "a.npz", positions=positions, segment=np.repeat([0, 1], 10))
-    intake = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", stride=2)
+    intake, _ = convert([tmp_path / "a.npz"], system, energy, tmp_path / "out.h5", stride=2)
     frames = trajectory.read(tmp_path / "out.h5")
     assert (intake.seen, intake.mirrored) == (10, 2), "frame 13 is skipped anyway"
     np.testing.assert_array_equal(frames.positions, positions[[0, 2, 6, 8, 10, 14, 16, 18]])

@@ -28,7 +28,7 @@ def check(
         str | None,
         typer.Argument(
             help="A model (.safetensors file, folder of a training run, or ala2, which comes with knotflow) "
-            "or a molecule (.pdb file); by default the molecule alanine dipeptide.",
+            "or a molecule, as for --molecule; by default the molecule alanine dipeptide.",
             autocompletion=complete_model,
         ),
     ] = None,
@@ -171,11 +171,6 @@ def _refuse(what: str | None, peptide: str | None) -> None:
     """Refuse what `load_molecule` would refuse with names of options that this command does not have."""
     if what is not None and peptide is not None:
         raise ValueError(f"{what!r} and --peptide both name a molecule; give only one of them.")
-    if what not in (None, "ala2") and Path(str(what)).suffix.lower() != ".pdb":
-        raise ValueError(
-            f"expected ala2, a .pdb file, a .safetensors file or the folder of a run to check, got {what!r}; "
-            "see also --peptide."
-        )
 
 
 def _print(output: Output, title: str, caption: str, checks: list[Check]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from knotflow.cli import molecule as options
-from knotflow.cli.output import JsonOption, Output, QuietOption
+from knotflow.cli.output import JsonOption, Output, QuietOption, only_results
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, kept
 from knotflow.files import check_h5
@@ -28,8 +28,8 @@ def import_data(
     topology: Annotated[
         Path | None,
         typer.Option(
-            help="File that names the atoms of DATA, such as a .pdb, to check them against the molecule; by "
-            "default they are assumed to be in its order."
+            help="File that names the atoms of DATA, such as a .pdb; if their order is not that of the "
+            "molecule, they are put in order. By default they are assumed to be in it."
         ),
     ] = None,
     stride: Annotated[int, typer.Option(min=1, help="Keep every Nth frame of each replica.")] = 1,
@@ -48,9 +48,11 @@ def import_data(
 ) -> None:
     """Convert trajectories of other programs to a data file; missing energies and forces are computed.
 
-    All frames are checked. Hydrogens on the same atom are labelled as in the molecule's structure, and frames
-    with a chiral centre of the other handedness are set aside; a line says how many frames that concerns. All
-    settings are saved in a .toml file beside the new file, for --config.
+    All frames are checked. Atoms in another order are matched by residue and name, or else by their bonds.
+    Hydrogens on the same atom are labelled as in the molecule's structure, and frames with a chiral centre of
+    the other handedness are set aside. Rounded positions and bonds of constant length (constraints) are
+    reported. A line says how many frames, atoms or bonds each concerns. All settings are saved in a .toml
+    file beside the new file, for --config.
 
     Examples:
         knotflow import run.dcd --topology run.pdb --out data.h5
@@ -79,13 +81,14 @@ def import_data(
         multiplicity,
     )
     output = Output(as_json=as_json, quiet=quiet)
-    total = total_frames(data) or 0
     with (
+        only_results(),
         kept(ctx, beside(out), resumable=False),
         energy_of(system, evaluations=0) as computed,
         working(output, f"{out} was not written.") as progress,
     ):
-        intake = convert(
+        total = total_frames(data) or 0
+        imported = convert(
             data,
             system,
             computed,
@@ -104,8 +107,11 @@ def import_data(
             "frames": summary.n_frames,
             "replicas": summary.n_replicas,
             "energy": summary.energy,
-            "relabelled": intake.exchanged,
-            "mirrored": intake.mirrored,
+            "relabelled": imported.intake.exchanged,
+            "mirrored": imported.intake.mirrored,
+            "reordered": imported.remarks.moved,
+            "constrained_bonds": len(imported.remarks.constrained),
+            "rounding": imported.remarks.rounding,
         }
     )
     output.say(

@@ -16,7 +16,10 @@ PANEL = "Molecule"
 MoleculeOption = Annotated[
     str | None,
     typer.Option(
-        "--molecule", rich_help_panel=PANEL, help="ala2 (alanine dipeptide, the default) or a .pdb file."
+        "--molecule",
+        rich_help_panel=PANEL,
+        help="ala2 (alanine dipeptide, the default); a structure: .pdb or .cif, or .inpcrd, .rst7, .gro or "
+        ".crd with its --force-field; or .sdf, .mol2 or a SMILES with --energy xtb.",
     ),
 ]
 PeptideOption = Annotated[
@@ -32,7 +35,9 @@ ForceFieldOption = Annotated[
     typer.Option(
         "--force-field",
         rich_help_panel=PANEL,
-        help="XML file, your own or one of OpenMM's; may be repeated; by default amber99sbildn.xml.",
+        help="Files that describe the energy: OpenMM's XML files or your own, by default amber99sbildn.xml; "
+        "a system.xml saved by OpenMM; Amber's .prmtop; GROMACS's .top; CHARMM's .psf, .prm, .rtf. Repeat "
+        "for several.",
     ),
 ]
 SolventOption = Annotated[
@@ -49,7 +54,9 @@ TemperatureOption = Annotated[
 AddHydrogensOption = Annotated[
     bool,
     typer.Option(
-        "--add-hydrogens", rich_help_panel=PANEL, help="Add hydrogens missing in the .pdb file, as at pH 7."
+        "--add-hydrogens",
+        rich_help_panel=PANEL,
+        help="Add hydrogens missing in the file; in a .pdb as at pH 7.",
     ),
 ]
 EnergyOption = Annotated[
@@ -96,25 +103,26 @@ def load_molecule(
     """
     from knotflow.energies.settings import read_energy
     from knotflow.molecules import peptides, system
+    from knotflow.molecules.files import from_files
     from knotflow.molecules.force_field import DEFAULT_FORCE_FIELD
 
     if molecule is not None and peptide is not None:
         raise ValueError("--molecule and --peptide both name a molecule; give only one of them.")
     is_file = molecule is not None and molecule != "ala2"
     if add_hydrogens and not is_file:
-        raise ValueError("--add-hydrogens is for .pdb files; other molecules are complete, so leave it out.")
+        raise ValueError("--add-hydrogens is for files; other molecules are complete, so leave it out.")
     other = read_energy(energy, charge, multiplicity)
     if other is not None and force_field:
         raise ValueError(f"--force-field and --energy {energy} are two energies; give only one of them.")
     if other is not None:
-        return _with_energy(other, molecule if is_file else None, peptide, temperature, add_hydrogens)
-    files = force_field or list(DEFAULT_FORCE_FIELD)
+        if molecule is not None and is_file:
+            given = charge is not None, multiplicity is not None
+            return _file_with_energy(other, molecule, temperature, add_hydrogens, given)
+        return _peptide_with_energy(other, peptide, temperature)
     if peptide is not None:
-        return peptides.peptide(peptide, files, solvent, temperature)
+        return peptides.peptide(peptide, force_field or DEFAULT_FORCE_FIELD, solvent, temperature)
     if molecule is not None and is_file:
-        if Path(molecule).suffix.lower() != ".pdb":
-            raise ValueError(f"--molecule must be ala2 or a .pdb file, got {molecule!r}; see also --peptide.")
-        return system.from_pdb(molecule, files, solvent, temperature, add_hydrogens)
+        return from_files(molecule, force_field or (), solvent, temperature, add_hydrogens)
     if force_field:
         raise ValueError(
             "ala2 has a force field of its own; use --peptide A, the same molecule, for another."
@@ -122,18 +130,30 @@ def load_molecule(
     return system.ala2(temperature, solvent=solvent == "obc")
 
 
-def _with_energy(
-    energy: dict[str, Any], file: str | None, peptide: str | None, temperature: float, add_hydrogens: bool
+def _file_with_energy(
+    energy: dict[str, Any], file: str, temperature: float, add_hydrogens: bool, given: tuple[bool, bool]
 ) -> MolecularSystem:
-    """A molecule with another energy than a force field; peptides start from their structure in vacuum."""
+    """The molecule in a file, or of a SMILES, with another energy than a force field.
+
+    Its charge and multiplicity are those of the file unless they are ``given``; with another charge, the
+    multiplicity of the file means nothing.
+    """
+    from knotflow.energies.assembly import without_force_field
+    from knotflow.molecules.files import plain_name, read_structure
+
+    structure, charge, multiplicity = read_structure(file, add_hydrogens)
+    charge_given, multiplicity_given = given
+    if charge is not None and "charge" in energy and not charge_given:
+        energy |= {"charge": charge} | ({} if multiplicity_given else {"multiplicity": multiplicity})
+    return without_force_field(plain_name(file), structure, energy, temperature, source=Path(file).name)
+
+
+def _peptide_with_energy(energy: dict[str, Any], peptide: str | None, temperature: float) -> MolecularSystem:
+    """A peptide, by default alanine dipeptide, likewise; it starts from its structure in vacuum."""
     from knotflow.energies.assembly import without_force_field
     from knotflow.molecules import peptides, system
-    from knotflow.molecules.structure import Structure, read_pdb, with_hydrogens
+    from knotflow.molecules.structure import Structure
 
-    if file is not None:
-        structure = read_pdb(file)
-        structure = with_hydrogens(structure) if add_hydrogens else structure
-        return without_force_field(Path(file).stem, structure, energy, temperature, source=Path(file).name)
     made = system.ala2(solvent=False) if peptide is None else peptides.peptide(peptide, solvent="vacuum")
     structure = Structure(made.topology.to_openmm(), made.positions)
     return without_force_field(made.name, structure, energy, temperature, source=made.origin["source"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final
 
 import typer
@@ -66,6 +70,27 @@ class Output:
         """Print results as JSON if the user asked for it."""
         if self.as_json:
             typer.echo(json.dumps(plain(results), indent=1, allow_nan=False))
+
+
+@contextmanager
+def only_results() -> Iterator[None]:
+    """Drop what libraries in C print to standard output, as MDTraj's reader of DCD files does."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        with suppress(OSError, TypeError):
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def print_line(console: Console, text: str) -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from knotflow.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from knotflow.molecules.files import from_files
     from knotflow.molecules.peptides import peptide
     from knotflow.molecules.system import MolecularSystem, ala2, from_pdb
 
 __all__ = [
     "MolecularSystem",
     "ala2",
+    "from_files",
     "from_pdb",
     "peptide",
 ]

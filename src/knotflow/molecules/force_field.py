@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.molecules.structure import Structure, residue_label, with_hydrogens
+from knotflow.sentences import listed
 
 if TYPE_CHECKING:
     import openmm
@@ -38,6 +40,13 @@ LARGE = 300
 
 HOPELESS = 1e4
 """In kJ/mol per atom: far above the energy of any real structure."""
+
+
+class Described(NamedTuple):
+    """Atoms and bonds of a molecule, and the System that describes it."""
+
+    topology: app.Topology
+    system: openmm.System
 
 
 def force_field_files(force_field: Sequence[str], solvent: Solvent) -> list[str]:
@@ -129,16 +138,36 @@ def minimise(system: openmm.System, positions: NDArray[np.float64]) -> NDArray[n
     return np.array(context.getState(positions=True).getPositions(asNumpy=True)._value, dtype=np.float64)
 
 
-def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
+def free_system(create: Callable[..., openmm.System], *arguments: Any, **options: Any) -> openmm.System:
+    """A System of open space from one of OpenMM's ``createSystem``: no cutoff, nothing constrained."""
     from openmm import app
 
-    return force_field.createSystem(
-        structure.topology,
+    return create(
+        *arguments,
         nonbondedMethod=app.NoCutoff,
         constraints=None,
         rigidWater=False,
         removeCMMotion=False,  # would remove kinetic energy from three coordinates of a Langevin run
+        **options,
     )
+
+
+@contextmanager
+def read_by_openmm(
+    path: Path, kind: str, remedy: str = "check that it and all files it needs are complete"
+) -> Iterator[None]:
+    """Turn any error of OpenMM's readers in this block into a sentence."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        yield
+    except Exception as error:  # OpenMM's parsers raise many types
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(f"{path} cannot be read as {kind}: {reason}; {remedy}.") from None
+
+
+def _create_system(structure: Structure, force_field: app.ForceField) -> openmm.System:
+    return free_system(force_field.createSystem, structure.topology)
 
 
 def _why_no_parameters(structure: Structure, force_field: app.ForceField, error: Exception) -> str:
@@ -151,8 +180,20 @@ def _why_no_parameters(structure: Structure, force_field: app.ForceField, error:
             f"the structure lacks {missing} hydrogen atoms; add them yourself, or with add_hydrogens=True "
             "(--add-hydrogens on the command line)."
         )
+    if not unknown and re.search(r"GBSA|GB|[Ii]mplicit solvent", str(error)):
+        return (
+            f"there is no implicit water for this force field or molecule (OpenMM: {error}); choose solvent "
+            "'vacuum' (--solvent vacuum), or add an XML file with its parameters."
+        )
     if not unknown:
         return f"the force field cannot describe the molecule: {error}"
+    for residue in unknown:
+        if lacking := _missing_heavy_atoms(residue, force_field):
+            atoms = "the heavy atom" if len(lacking) == 1 else "heavy atoms"
+            return (
+                f"{residue_label(residue)} lacks {atoms} {listed(lacking)}; add what is missing, for "
+                "instance with PDBFixer."
+            )
     # A residue without bonds first: its neighbours are refused only because of it.
     bare = next((residue for residue in unknown if not any(residue.internal_bonds())), None)
     if bare is not None:
@@ -164,6 +205,17 @@ def _why_no_parameters(structure: Structure, force_field: app.ForceField, error:
         f"the force field has no parameters for {residue_label(unknown[0])}{_hint(complete, force_field)}; "
         "correct its names, atoms and bonds, or add an XML file that describes the residue."
     )
+
+
+def _missing_heavy_atoms(residue: app.topology.Residue, force_field: app.ForceField) -> list[str]:
+    """Names of the atoms that the force field's residue of this name has, but this one has not."""
+    template = force_field._templates.get(residue.name)
+    here = {atom.name for atom in residue.atoms()}
+    expected = [] if template is None else [a.name for a in template.atoms if a.element is not None]
+    if not here <= set(expected):  # other names, or another residue
+        return []
+    light = {a.name for a in template.atoms if a.element is not None and a.element.symbol == "H"}
+    return [name for name in expected if name not in here | light]
 
 
 def _hint(structure: Structure, force_field: app.ForceField) -> str:

@@ -1,15 +1,13 @@
-"""Structures of one molecule: read from a PDB file, completed with hydrogens, checked."""
+"""Structures of one molecule: completed with hydrogens, checked."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from knotflow.extras import optional
 
 if TYPE_CHECKING:
     from openmm import app
@@ -29,48 +27,38 @@ class Structure(NamedTuple):
     """In nm, shape ``(atoms, 3)``."""
 
 
-def read_pdb(path: str | Path) -> Structure:
-    """Read the first model of a PDB file.
-
-    Raises:
-        OSError: if there is no such file.
-        ValueError: if it is not a PDB file, has a periodic box, water, ions or positions that are not finite.
-    """
-    with optional("molecules"):
-        from openmm import app, unit
+def plain_suffix(path: str | Path) -> str:
+    """The ending of a file, in small letters and without ``.gz``."""
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no PDB file {path}.")
-    try:
-        pdb = app.PDBFile(str(path))
-    except Exception as error:  # OpenMM's parser raises many types
-        raise ValueError(
-            f"{path} cannot be read as a PDB file ({type(error).__name__}: {error}); expected ATOM records "
-            "with names, residues and coordinates in their columns."
-        ) from None
-    positions = np.array(pdb.positions.value_in_unit(unit.nanometer), dtype=np.float64)
-    box = pdb.topology.getPeriodicBoxVectors()
-    if box is not None and max(edge[i]._value for i, edge in enumerate(box)) > PLACEHOLDER_CELL:
-        raise ValueError(
-            f"{path} has a periodic box (its CRYST1 line), but only vacuum and implicit solvent are "
-            "supported; remove that line, and any water and ions."
-        )
-    pdb.topology.setPeriodicBoxVectors(None)
-    residues = list(pdb.topology.residues())
-    # A residue of one atom next to others is an ion.
-    solvent = [r for r in residues if r.name == "HOH" or (len(residues) > 1 and len(list(r.atoms())) == 1)]
-    if solvent:
-        raise ValueError(
-            f"{path} contains {len(solvent)} water molecules or ions (first {residue_label(solvent[0])}), "
-            "but only one molecule in vacuum or implicit solvent is supported; remove them."
-        )
-    if not np.isfinite(positions).all():
-        atom = list(pdb.topology.atoms())[np.isfinite(positions).all(1).argmin()]
-        raise ValueError(
-            f"{path}: atom {atom.name} of {residue_label(atom.residue)} has a coordinate that is not a "
-            "finite number; repair the file."
-        )
-    return Structure(pdb.topology, positions)
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def plain_stem(path: str | Path) -> str:
+    """The name of a file without its ending, nor that of a compressed file."""
+    path = Path(path)
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).stem
+
+
+def vectors_nm(positions: Any) -> NDArray[np.float64]:
+    """OpenMM's list of vectors as an array in nm."""
+    from openmm import unit
+
+    return np.array(positions.value_in_unit(unit.nanometer), dtype=np.float64).reshape(-1, 3)
+
+
+def check_finite(path: Path, structure: Structure) -> None:
+    """Refuse atoms of no known element, and coordinates that are not finite."""
+    for atom, position in zip(structure.topology.atoms(), structure.positions, strict=True):
+        if atom.element is None:
+            raise ValueError(
+                f"{path}: atom {atom.name} of {residue_label(atom.residue)} has no known element; every "
+                "particle must be an atom, so correct its element, or remove the virtual site."
+            )
+        if not np.isfinite(position).all():
+            raise ValueError(
+                f"{path}: atom {atom.name} of {residue_label(atom.residue)} has a coordinate that is not a "
+                "finite number; repair the file."
+            )
 
 
 def with_hydrogens(structure: Structure) -> Structure:

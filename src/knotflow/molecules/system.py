@@ -23,10 +23,11 @@ from knotflow.molecules.force_field import (
     minimise,
     parametrise,
 )
+from knotflow.molecules.pdb_file import read_pdb
 from knotflow.molecules.structure import (
     Structure,
     check_one_molecule,
-    read_pdb,
+    plain_stem,
     residue_label,
     with_hydrogens,
 )
@@ -224,7 +225,7 @@ def from_pdb(
     temperature: float = 300.0,
     add_hydrogens: bool = False,
 ) -> MolecularSystem:
-    """The molecule in a PDB file (in its first model, if there are several).
+    """The molecule in a PDB or mmCIF file, compressed or not (in its first model, if there are several).
 
     Args:
         path: The file.
@@ -242,7 +243,7 @@ def from_pdb(
     if add_hydrogens:
         structure = with_hydrogens(structure)
         notes |= {"hydrogens": "added at pH 7"}
-    return assemble(Path(path).stem, structure, force_field, solvent, temperature, **notes)
+    return assemble(plain_stem(path), structure, force_field, solvent, temperature, **notes)
 
 
 def assemble(
@@ -257,11 +258,22 @@ def assemble(
 
     Arguments are as for `from_pdb`; ``origin`` is recorded next to the force field and the solvent.
     """
+    files = force_field_files(force_field, solvent)
+    system = parametrise(structure, load_force_field(files))
+    return described(name, structure, system, temperature, **origin, force_field=files, solvent=str(solvent))
+
+
+def described(
+    name: str, structure: Structure, system: openmm.System, temperature: float = 300.0, **origin: Any
+) -> MolecularSystem:
+    """One molecule that an OpenMM System describes, at the minimum of its energy near the structure.
+
+    Raises:
+        ValueError: if not every coordinate of the System is free, or the structure is not one molecule.
+    """
     with optional("molecules"):
         import mdtraj
         import openmm
-    files = force_field_files(force_field, solvent)
-    system = parametrise(structure, load_force_field(files))
     _check_free(system, len(structure.positions))
     check_one_molecule(structure)
     return MolecularSystem(
@@ -270,7 +282,7 @@ def assemble(
         xml=openmm.XmlSerializer.serialize(system),
         positions=minimise(system, structure.positions),
         temperature=temperature,
-        origin={**origin, "force_field": files, "solvent": str(solvent), "openmm": openmm.__version__},
+        origin={**origin, "openmm": openmm.__version__},
     )
 
 

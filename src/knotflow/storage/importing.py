@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
 from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
+from knotflow.storage.remarks import Remarks
 from knotflow.storage.trajectory import Frames
 
 ATOMS_AT_ONCE: Final = 50_000
@@ -31,6 +32,13 @@ FORCE_TOLERANCE: Final = 1e-3
 """In kJ/mol, and relative to the root mean square of the forces. Rounding positions to float32 changes the
 energy of a peptide by some 1e-3 kJ/mol and its forces by 1e-5; another force field, unit or order of atoms
 changes both far more."""
+
+
+class Imported(NamedTuple):
+    """What an import did to frames, and what it found about them."""
+
+    intake: Intake
+    remarks: Remarks
 
 
 def total_frames(sources: Sequence[Path]) -> int | None:
@@ -49,12 +57,14 @@ def convert(
     stride: int = 1,
     provenance: dict[str, Any] | None = None,
     progress: Callable[[int], None] = lambda read: None,
-) -> Intake:
+) -> Imported:
     """Write other programs' frames into a trajectory file, which appears when it is complete.
 
     Every file becomes a replica, or several if it numbers its segments. Missing energies and forces are
-    computed; a sample of given ones is checked. Labels of equivalent hydrogens are brought to the order of
-    the structure, and mirror images are set aside (`Intake`).
+    computed; a sample of given ones is checked. Bonds of constant length, as constraints make them, get
+    lengths from their equilibrium distribution (`Stretching`), because all bonds are flexible here. Labels of
+    equivalent hydrogens are brought to the order of the structure, and mirror images are set aside
+    (`Intake`).
 
     Args:
         sources: Files in the formats of `read_frames`.
@@ -67,7 +77,8 @@ def convert(
         progress: Called with the number of frames read so far.
 
     Returns:
-        The intake, which counts the frames in which labels were exchanged and those set aside.
+        The intake, which counts the frames in which labels were exchanged and those set aside, and remarks
+        about order, rounding and constraints.
 
     Raises:
         ValueError: if frames are damaged, do not belong to this molecule and force field, or are mostly
@@ -82,18 +93,20 @@ def convert(
     with only_writer(out):
         part.unlink(missing_ok=True)  # left by an import that was killed
         try:
-            trajectory.create(part, system, notes)
-            n_frames, intake = 0, Intake(system, sources)
-            for frames in _checked(sources, intake, energy, topology, stride, progress):
+            n_frames, intake, remarks = 0, Intake(system, sources), Remarks(system, energy)
+            for frames in _checked(sources, intake, remarks, energy, topology, stride, progress):
+                if n_frames == 0:
+                    trajectory.create(part, system, notes | remarks.notes())
                 _append(part, out, frames, n_frames)
                 n_frames += len(frames)
             intake.conclude()
+            remarks.conclude()
             if n_frames == 0:
                 raise ValueError(f"there are no frames in {', '.join(map(str, sources))}.")
             part.replace(out)
         finally:
             part.unlink(missing_ok=True)
-    return intake
+    return Imported(intake, remarks)
 
 
 def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
@@ -110,6 +123,7 @@ def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
 def _checked(
     sources: Sequence[Path],
     intake: Intake,
+    remarks: Remarks,
     energy: MolecularEnergy,
     topology: Path | None,
     stride: int,
@@ -123,8 +137,9 @@ def _checked(
     n_read = n_kept = 0
     for path in sources:
         first_replica = max(seen, default=-1) + 1
-        for found in read_frames(path, system, topology, rows_at_once):
+        for found in read_frames(path, system, topology, rows_at_once, remarks.reordered):
             _check_geometry(path, found, system)
+            remarks.look(path, found.positions)
             replica = first_replica + found.segment
             number = _running_numbers(replica, seen)
             keep = number % stride == 0
@@ -132,6 +147,9 @@ def _checked(
             keep[keep] = usable
             if len(kept):
                 sample = slice(-n_kept % check_every, None, check_every)
+                given, kept = kept, remarks.flexible(path, kept)
+                if kept is not given and not (given.energies is None and given.forces is None):
+                    _energies_and_forces(path, given[sample], system, energy, slice(None))  # only checks them
                 energies, forces = _energies_and_forces(path, kept, system, energy, sample)
                 time = number[keep] if kept.time is None else kept.time  # 1 ps per frame if unknown
                 yield Frames(kept.positions, forces, energies, replica[keep], number[keep] // stride, time)
@@ -205,7 +223,10 @@ def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> No
             f"all bonds are about {typical:.2g} times as long as usual, so the unit may be wrong (nm, not Å)"
         )
     else:
-        hint = "the order of the atoms may be wrong, or a periodic box cut the molecule"
+        hint = (
+            "the order of the atoms may be wrong (--topology with their names puts them in order), or a "
+            "periodic box cut the molecule"
+        )
     atoms = [str(system.topology.atom(atom)) for atom in (i[bond], j[bond])]
     raise ValueError(
         f"{path}: the bond from {atoms[0]} to {atoms[1]} in frame {found.row[frame]} is "

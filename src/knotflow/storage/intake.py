@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from knotflow.energies.equivalence import interchangeable
 from knotflow.geometry import HydrogenLabels
 from knotflow.molecules.coordinates import chirality_of, labels_of
 from knotflow.molecules.system import MolecularSystem
+from knotflow.sentences import listed
 from knotflow.storage.other_programs import RawFrames
 from knotflow.storage.trajectory import Frames
 
@@ -27,9 +28,6 @@ log = logging.getLogger("knotflow")
 
 Bools = NDArray[np.bool_]
 Some = TypeVar("Some", Frames, RawFrames)
-
-NAMED: Final = 4
-"""A sentence names at most this many groups, centres or files."""
 
 
 class Intake:
@@ -91,10 +89,10 @@ class Intake:
             ValueError: if more than half of the frames have another handedness.
         """
         wrong = [self.chirality.centres[i] for i in np.flatnonzero(self._wrong_centres)]
-        there = f"{self.reference} at {_listed(str(self.system.topology.atom(atom)) for atom in wrong)}"
+        there = f"{self.reference} at {listed(str(self.system.topology.atom(atom)) for atom in wrong)}"
         if 2 * self.mirrored > self.seen:
             raise ValueError(
-                f"{self.mirrored:,} of {self.seen:,} frames in {_listed(self.sources)} are of the other hand "
+                f"{self.mirrored:,} of {self.seen:,} frames in {listed(self.sources)} are of the other hand "
                 f"than {there}, as in a mirror; import the trajectory with the structure it was made with."
             )
         if self.mirrored:
@@ -131,11 +129,4 @@ class Intake:
         """Those of some groups that were found in another order: "H2/H3 of ACE1"."""
         pairs = [self.labels.pairs[i] for i in np.flatnonzero(self._wrong_groups & groups)]
         atoms = [[self.system.topology.atom(i) for i in pair] for pair in pairs]
-        return _listed(f"{a.name}/{b.name} of {a.residue}" for a, b in atoms)
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Some names in a row: "a, b and 7 more"."""
-    found = list(names)
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ", ".join(found[:NAMED]) + more
+        return listed(f"{a.name}/{b.name} of {a.residue}" for a, b in atoms)

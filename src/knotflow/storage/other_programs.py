@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.extras import optional
-from knotflow.molecules.structure import PLACEHOLDER_CELL
+from knotflow.molecules.structure import PLACEHOLDER_CELL, plain_suffix
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
+from knotflow.storage.atom_order import Order, atom_order
 
 if TYPE_CHECKING:
     import mdtraj
+
+WITH_ATOMS: Final = (".pdb", ".cif", ".h5", ".hdf5", ".gro")
+"""Endings of files that name their own atoms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,11 @@ class RawFrames:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[rows] for name, value in values.items() if value is not None})
 
+    def with_order(self, atoms: NDArray[np.int64]) -> RawFrames:
+        """The same frames with their atoms in another order."""
+        forces = None if self.forces is None else self.forces[:, atoms]
+        return replace(self, positions=self.positions[:, atoms], forces=forces)
+
 
 def count_frames(path: Path) -> int | None:
     """Number of frames in a file; None if it is unknown before the file is read."""
@@ -65,17 +74,24 @@ def count_frames(path: Path) -> int | None:
         return None
 
 
-def read_frames(path: Path, system: MolecularSystem, topology: Path | None, rows: int) -> Iterator[RawFrames]:
+def read_frames(
+    path: Path,
+    system: MolecularSystem,
+    topology: Path | None,
+    rows: int,
+    reordered: Callable[[Path, Order], None] = lambda path, order: None,
+) -> Iterator[RawFrames]:
     """All frames of a file, at most ``rows`` at a time.
 
     Args:
         path: An ``.npz`` with ``positions`` in nm, shape ``(frames, atoms, 3)``, and optionally ``forces`` in
             kJ/mol/nm, ``energies`` in kJ/mol, ``time`` in ps and ``segment`` (whole numbers, one for each
             independent trajectory); or any format that mdtraj reads.
-        system: The molecule; the atoms in the file must be in its order.
+        system: The molecule; frames are returned with their atoms in its order.
         topology: File with names and elements of the atoms, for formats without them; by default they are
             those of the molecule.
         rows: Largest number of frames at a time.
+        reordered: Called if the atoms of the file are in another order.
 
     Raises:
         ValueError: if the file cannot be read or belongs to another molecule.
@@ -83,15 +99,22 @@ def read_frames(path: Path, system: MolecularSystem, topology: Path | None, rows
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
-    if topology is not None:
-        _check_atoms(topology, _read_topology(topology), system)
-    if path.suffix == ".npz":
-        yield from _read_npz(path, system, rows)
-    else:
-        yield from _read_mdtraj(path, system, rows)
+    names = topology if topology is not None and plain_suffix(path) not in WITH_ATOMS else None
+    known = None if names is None else _read_topology(names)
+    pieces = _read_npz(path, system, rows) if path.suffix == ".npz" else _read_mdtraj(path, system, rows)
+    order: Order | None = None
+    for i, (found, own) in enumerate(pieces):
+        if i == 0 and len(found):
+            atoms = known or own
+            order = None if atoms is None else atom_order(names or path, atoms, system, found.positions[0])
+            if order is not None:
+                reordered(path, order)
+        yield found if order is None else found.with_order(order.indices)
 
 
-def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFrames]:
+def _read_npz(
+    path: Path, system: MolecularSystem, rows: int
+) -> Iterator[tuple[RawFrames, mdtraj.Topology | None]]:
     with _npz_arrays(path) as arrays:
         _check_arrays(path, arrays, system)
         total = arrays["positions"].shape[0]
@@ -104,7 +127,8 @@ def _read_npz(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFra
             segment = found.setdefault("segment", np.zeros(n, dtype=np.int64))
             if segment.min() < 0 or segment.max() > np.iinfo(np.int32).max:
                 raise ValueError(f"{path}: segment must hold numbers from 0 to 2^31 - 1, got others.")
-            yield RawFrames(row=np.arange(start, start + n), **found | {"segment": segment.astype(np.int64)})
+            found["segment"] = segment.astype(np.int64)
+            yield RawFrames(row=np.arange(start, start + n), **found), None
 
 
 @dataclass(frozen=True)
@@ -162,7 +186,9 @@ def _check_arrays(path: Path, arrays: dict[str, _NpzArray], system: MolecularSys
             raise ValueError(f"{path}: {name} must hold {expected} numbers, got {array.dtype}.")
 
 
-def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[RawFrames]:
+def _read_mdtraj(
+    path: Path, system: MolecularSystem, rows: int
+) -> Iterator[tuple[RawFrames, mdtraj.Topology | None]]:
     with optional("trajectories"):
         import mdtraj
     if path.suffix in (".h5", ".hdf5"):
@@ -178,10 +204,10 @@ def _read_mdtraj(path: Path, system: MolecularSystem, rows: int) -> Iterator[Raw
             raise _unreadable(path, error, kind) from None
         if piece is None:
             return
-        _check_atoms(path, piece.topology, system)
         _check_no_cell(path, piece)
         row = np.arange(start, start + len(piece))
-        yield RawFrames(row=row, segment=np.zeros_like(row), positions=piece.xyz, time=piece.time)
+        found = RawFrames(row=row, segment=np.zeros_like(row), positions=piece.xyz, time=piece.time)
+        yield found, piece.topology
         start += len(piece)
 
 
@@ -203,29 +229,6 @@ def _read_topology(path: Path) -> mdtraj.Topology:
         return mdtraj.load_topology(str(path))
     except Exception as error:  # mdtraj raises errors of many types
         raise _unreadable(path, error, "as a topology") from None
-
-
-def _check_atoms(path: Path, found: mdtraj.Topology, system: MolecularSystem) -> None:
-    """Refuse atoms in another order.
-
-    Names follow several conventions, so an unknown name is accepted. A different element is refused, and so
-    is the name of another atom of the residue.
-    """
-    if found.n_atoms != system.n_atoms:
-        raise ValueError(
-            f"{path} has {found.n_atoms} atoms, but {system.name} has {system.n_atoms}; is this the right "
-            "molecule, with all hydrogens and without solvent?"
-        )
-    for theirs, ours in zip(found.atoms, system.topology.atoms, strict=True):
-        others = {atom.name for atom in ours.residue.atoms if atom is not ours}
-        exchanged = theirs.name != ours.name and theirs.name in others
-        element = getattr(theirs.element, "symbol", "unknown")
-        if exchanged or element != ours.element.symbol:
-            raise ValueError(
-                f"atom {ours.index} (from 0) is {theirs.name} ({element}) of {theirs.residue} in {path}, but "
-                f"{ours.name} ({ours.element.symbol}) of {ours.residue} in {system.name}; put the atoms into "
-                "the same order."
-            )
 
 
 def _check_no_cell(path: Path, piece: mdtraj.Trajectory) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from knotflow.files import check_h5
 from knotflow.molecules import MolecularSystem, ala2, from_pdb
+from knotflow.molecules.pdb_file import KINDS
+from knotflow.molecules.structure import plain_suffix
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation
 
@@ -53,9 +55,9 @@ def named_molecule(molecule: str) -> MolecularSystem:
     """``"ala2"``, or the molecule in a ``.pdb`` file."""
     if molecule == "ala2":
         return ala2()
-    if Path(molecule).suffix.lower() != ".pdb":
+    if plain_suffix(molecule) not in KINDS:
         raise ValueError(
-            f'the molecule must be a MolecularSystem, a .pdb file or "ala2", got {molecule!r}; make peptides '
-            "with knotflow.molecules.peptide."
+            f'the molecule must be a MolecularSystem, a .pdb or .cif file or "ala2", got {molecule!r}; make '
+            "others with knotflow.molecules.from_files or knotflow.molecules.peptide."
         )
     return from_pdb(molecule)
