@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from knotflow.flows import Flow
-from knotflow.flows.checks import check_tensor
 from knotflow.flows.flow import like
 from knotflow.transforms import Circle, Domain, Line
+from knotflow.transforms.base import check_tensor
 from knotflow.transforms.domains import with_value
 
 

@@ -1,17 +1,8 @@
-"""Refusals of points and contexts that no flow can use."""
+"""A refusal of contexts that no flow can use."""
 
 from __future__ import annotations
 
 from torch import Tensor
-
-
-def check_tensor(what: str, x: object) -> None:
-    """Raise ``ValueError`` for anything but a tensor, such as an array of NumPy."""
-    if not isinstance(x, Tensor):
-        raise ValueError(
-            f"expected {what} as a torch tensor, got {type(x).__module__}.{type(x).__name__}; convert with "
-            "torch.as_tensor(x, dtype=...), in the dtype of the flow."
-        )
 
 
 def refuse_not_finite(context: Tensor) -> None:

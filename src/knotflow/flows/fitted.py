@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from knotflow.flows.checks import check_tensor
 from knotflow.transforms import Domain, Line
+from knotflow.transforms.base import check_tensor
 
 REACH: Final = 5.0
 """Splines on a line reach this many standard deviations to each side; beyond, maps are affine."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import Tensor, nn
 
-from knotflow.flows.checks import check_tensor, refuse_not_finite
+from knotflow.flows.checks import refuse_not_finite
 from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.constants import Constants
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.gradient import with_gradient
 from knotflow.flows.mixture import Mixture
 from knotflow.transforms import Circle, Domain, Interval, Line
-from knotflow.transforms.base import check_count
+from knotflow.transforms.base import check_count, check_tensor
 from knotflow.transforms.domains import rounding, with_value
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ class Flow(nn.Module):
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points in one pass, both differentiable."""
+        check_tensor("points", x)
+        self.check_context(context)
         others = chain((context,), self.parameters())
         return with_gradient(lambda points: self._log_prob(points, context), x, others)
 
@@ -462,6 +464,7 @@ def in_chunks(
     function: Callable[..., Tensor], x: Tensor, *context: Tensor | None, point_axes: int = 1
 ) -> Tensor:
     """Apply a function to points (n, ...) and context; without gradients, `CHUNK` points at a time."""
+    check_tensor("points", x)
     whole = x.ndim != 1 + point_axes or len(x) <= CHUNK
     if whole or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(x, *context)
@@ -471,6 +474,8 @@ def in_chunks(
 
 def _split(context: Tensor | None, n: int) -> Sequence[Tensor | None]:
     """The context of each chunk of n points."""
+    if context is not None:
+        check_tensor("a context", context)
     if context is None or context.ndim < 2:
         return [context] * math.ceil(max(n, 1) / CHUNK)
     if len(context) != n:
