@@ -35,6 +35,8 @@ MOST_BINS: Final = 256
 """Bins of all coordinates together in the flows of `default_config`, which keeps those of wide data small."""
 BINS: Final = (8, 32)
 """Fewest and most bins of one coordinate there."""
+WIDE: Final = 64
+"""With more coordinates, most rounds have one coupling instead of two."""
 PASSES: Final = 3
 """Autoregressive couplings there, each in the opposite order of the one before."""
 
@@ -259,15 +261,20 @@ class FlowOptions(Config):
 def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     """The configuration behind `Flow.on`.
 
-    Couplings follow `halves`: after ceil(log2 d) rounds every coordinate has been read by every other.
+    Couplings follow `halves`: after ceil(log2 d) rounds every coordinate has been read by every other. With
+    more than `WIDE` coordinates, all rounds but the last have one coupling instead of two: of any two
+    coordinates one has been read by the other.
 
     Args:
         domains: domain of each coordinate.
-        **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``transform`` is a family
-            such as `BSpline(16)` (its domain is ignored), its name, or a table of ``family`` and any fields;
-            by default cubic B-splines, with learned rotations on circles. Splines have 32 bins for up to 8
-            coordinates, 256 / d for more, and never fewer than 8. ``conditioner`` is a table of keys of
-            `ConditionerConfig`. ``context`` is the number of components of the context.
+        **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``masks`` is "coupling"
+            or "autoregressive": each coordinate given those before it, in orders that alternate, for
+            ``rounds`` layers, by default `PASSES`. ``transform`` is a family such as `BSpline(16)` (its
+            domain is ignored), its name, or a table of ``family`` and any fields; by default cubic
+            B-splines, with learned rotations on circles. Splines have 32 bins for up to 8 coordinates, 256 /
+            d for more, and never fewer than 8. ``conditioner`` is a table of keys of `ConditionerConfig`.
+            ``context`` is the number of components of the context. ``whitened`` and ``components`` are those
+            of `Flow`.
     """
     domains = check_domains(domains)
     transform = options.get("transform", {})
@@ -292,6 +299,9 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     else:
         rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
         pairs = halves(range(d), rounds)
+        if d > WIDE and chosen.rounds is None:
+            # The first and the second coupling of a round in turns; then a whole round, which transforms all.
+            pairs = [*(pair for n, pair in enumerate(pairs[:-2]) if n % 4 in (0, 3)), *pairs[-2:]]
     table = {key: getattr(chosen, key) for key in ("context", "whitened", "components")}
     return FlowConfig.parse({"domains": domains, "couplings": chosen.couplings(domains, pairs), **table})
 
