@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.analysis.check_model import check_flow
 from knotflow.errors import ConfigError
 from knotflow.flows.conditioner import MaskedLinear
 from knotflow.flows.coupling import autoregressive
@@ -121,6 +122,12 @@ def test_fit_trains_one_with_its_marginals_first(tmp_path: Path) -> None:
     fit(flow, x, TrainingConfig(steps=60, batch_size=100, marginals=60, ema=0.0), tmp_path)
     after = -kf.load(tmp_path / "model.safetensors").log_prob(x).mean().item()
     assert after < before - 1.0
+
+
+@pytest.mark.parametrize("name", ["autoregressive-1d", "autoregressive-2d"])
+def test_passes_all_checks_of_a_model(name: str) -> None:
+    failed = [check for check in check_flow(make(name), samples=1000) if not check.ok]
+    assert not failed
 
 
 def test_refusals_say_what_to_do() -> None:

@@ -47,6 +47,20 @@ def test_samples_have_the_moments_of_the_mixture() -> None:
     torch.testing.assert_close(z.var(0), oracle.variance, rtol=0.03, atol=0.0)
 
 
+def test_shares_of_the_base_are_those_of_torch() -> None:
+    torch.manual_seed(0)
+    flow = kf.Flow([kf.Line(), kf.Circle(), kf.Line()], [], components=3).double()
+    mixture, z = flow.mixture, torch.rand(50, 3, dtype=torch.float64)
+    assert mixture is not None
+    for line, coordinate in enumerate((0, 2)):
+        normals = Normal(mixture.means[:, line], mixture.log_deviations[:, line].exp())
+        one = MixtureSameFamily(Categorical(logits=mixture.logits), normals)
+        torch.testing.assert_close(flow.base_cdf(z)[:, coordinate], one.cdf(z[:, coordinate]))
+    assert torch.equal(flow.base_cdf(z)[:, 1], z[:, 1])
+    plain = kf.Flow([kf.Line()], []).double()
+    torch.testing.assert_close(plain.base_cdf(z[:, :1]), Normal(0.0, 1.0).cdf(z[:, :1]))
+
+
 def test_samples_with_derivatives_are_the_same_points() -> None:
     mixture = _mixture()
     drawn = mixture.sample(100, torch.Generator().manual_seed(1))

@@ -301,6 +301,15 @@ class Flow(nn.Module):
             return self.mixture.log_prob(lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
 
+    def base_cdf(self, z: Tensor) -> Tensor:
+        """Share (..., d) of the base below each coordinate of points (..., d), in standard coordinates."""
+        if not len(self._lines):
+            return z
+        places = self._lines(z)
+        lines = z.index_select(-1, places)
+        below = torch.special.ndtr(lines) if self.mixture is None else self.mixture.cdf(lines)
+        return z.index_copy(-1, places, below)
+
     @torch.no_grad()
     def given(self, context: Tensor, domains: Sequence[Domain] | None = None) -> Flow:
         """The density at one context (m,), as a flow that takes no context, with copies of all weights.

@@ -34,6 +34,11 @@ class Mixture(nn.Module):
         """Log-density (...) of points (..., m)."""
         return torch.logsumexp(self.logits.log_softmax(-1) + self._log_normals(z).sum(-1), -1)
 
+    def cdf(self, z: Tensor) -> Tensor:
+        """Share (..., m) of the mixture below each coordinate of points (..., m)."""
+        scaled = (z.unsqueeze(-2) - self.means) / self.log_deviations.exp()
+        return (self.logits.softmax(-1)[:, None] * torch.special.ndtr(scaled)).sum(-2)
+
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points (n, m), with derivatives by the parameters unless gradients are turned off."""
         with torch.no_grad():
