@@ -37,7 +37,8 @@ class Mixture(nn.Module):
     def cdf(self, z: Tensor) -> Tensor:
         """Share (..., m) of the mixture below each coordinate of points (..., m)."""
         scaled = (z.unsqueeze(-2) - self.means) / self.log_deviations.exp()
-        return (self.logits.softmax(-1)[:, None] * torch.special.ndtr(scaled)).sum(-2)
+        below: Tensor = torch.special.ndtr(scaled)
+        return (self.logits.softmax(-1)[:, None] * below).sum(-2)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points (n, m), with derivatives by the parameters unless gradients are turned off."""
