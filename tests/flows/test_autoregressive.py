@@ -70,6 +70,14 @@ def test_inverse_is_exact_after_one_visit_of_each_coordinate() -> None:
     torch.testing.assert_close(log_slopes, -forward_slopes)
 
 
+def test_both_directions_are_one_graph() -> None:
+    layer = _layer([2, 0], []).requires_grad_(False)
+    x = torch.rand(4, 6, dtype=torch.float64)
+    for direction in (layer.forward, layer.inverse):
+        compiled = torch.compile(direction, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x), direction(x))
+
+
 def test_inverse_can_be_differentiated() -> None:
     layer = _layer([4, 1, 3], [2, 5])
     y = torch.rand(2, 6, dtype=torch.float64, requires_grad=True)
