@@ -9,7 +9,10 @@ knotflow runs eagerly. Peers are compiled as well: the loss is one graph (``torc
 dynamic=False)``), which holds the score, too, by ``torch.func.grad``; backward runs the graph that PyTorch
 derives from it. Adam is not compiled. *Sampling* draws points without gradients, eager.
 
-All calls, of both tables, are timed in turns, see `benchmarks.timing`. Every cell has a flow of its own,
+A third table has steps of *wide* data, normal with 500 coordinates, with the default flows of knotflow and
+zuko, eager.
+
+All calls, of all tables, are timed in turns, see `benchmarks.timing`. Every cell has a flow of its own,
 built from the same seed, which the steps train. Ratios are ratios of medians. What cannot be run or compiled
 has a dash in its cell, and a note has the first line of the error. Every compiled gradient is compared with
 the eager one before the first step, and the largest difference is recorded.
@@ -27,7 +30,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from benchmarks.flow_peers import FlowCandidate, flow_candidates
+from benchmarks.flow_peers import FlowCandidate, flow_candidates, wide_candidates
 from benchmarks.report import Table, progress
 from benchmarks.timing import (
     RATIO_COLUMNS,
@@ -42,7 +45,7 @@ from benchmarks.timing import (
 from knotflow.energies import Rings, metropolis
 from knotflow.training import NLL, Batch, ForceMatching, Mix
 
-NLL_STEP, FORCE_STEP, SAMPLE = "NLL", "NLL + forces", "sample"
+NLL_STEP, FORCE_STEP, SAMPLE, WIDE_STEP = "NLL", "NLL + forces", "sample", "wide"
 FORCE_WEIGHT = 1e-4
 LEARNING_RATE = 1e-3
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -60,12 +63,16 @@ class Settings:
     burn_in: int = 500
     """Metropolis steps before the training data."""
     repeats: int = 31
+    wide: int = 500
+    """Coordinates of the table of wide data."""
+    wide_batch: int = 256
     compiled: bool = True
     seed: int = 0
 
     @classmethod
     def quick(cls) -> Settings:
-        return cls(bins=8, hidden=(16, 16), batch=100, samples=500, burn_in=20, repeats=3, compiled=False)
+        small = {"batch": 100, "samples": 500, "burn_in": 20, "wide": 70, "wide_batch": 20}
+        return cls(bins=8, hidden=(16, 16), **small, repeats=3, compiled=False)
 
 
 def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[str, Any]]]:
@@ -78,13 +85,17 @@ def run(settings: Settings, console: Console) -> tuple[list[Table], list[dict[st
         title = "compile" if settings.compiled else "build"
         for candidate in bar.track(everyone, description=f"flow: {title}"):
             cells += make_cells(candidate, x, force, settings)
+        wide = [wide_cell(candidate, settings) for candidate in wide_candidates(settings.wide)]
+        cells += wide
         time_in_turns(bar, "flow", cells, settings.repeats)
     sizes = {c.name: (c.splines, n_parameters(c.build())) for c in everyone}
-    steps = [cell for cell in cells if cell.what != SAMPLE]
+    sizes |= {c.name: (c.splines, n_parameters(c.build())) for c in wide_candidates(settings.wide)}
+    steps = [cell for cell in cells if cell.what in (NLL_STEP, FORCE_STEP)]
     samples = [cell for cell in cells if cell.what == SAMPLE]
     tables = [
         flow_table("ms per training step", steps, sizes),
         flow_table("ms to sample, no gradients", samples, sizes),
+        flow_table(f"ms per training step, default flows of {settings.wide} coordinates", wide, sizes),
     ]
     records = [
         {**cell.record(), "splines": sizes[cell.candidate][0], "parameters": sizes[cell.candidate][1]}
@@ -120,13 +131,22 @@ def make_cells(candidate: FlowCandidate, x: Tensor, force: Tensor, settings: Set
     yield cell
 
 
+def wide_cell(candidate: FlowCandidate, settings: Settings) -> Cell:
+    """A step by likelihood on normal data of many coordinates."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    x = torch.randn(settings.wide_batch, settings.wide, generator=generator)
+    return _eager_cell(candidate, NLL_STEP, x, x, settings.seed, WIDE_STEP)
+
+
 def _build(candidate: FlowCandidate, seed: int) -> Any:
     torch.manual_seed(seed)
     return candidate.build()
 
 
-def _eager_cell(candidate: FlowCandidate, what: str, x: Tensor, force: Tensor, seed: int) -> Cell:
-    cell = Cell(candidate.name, candidate.ours, what, "eager", len(x))
+def _eager_cell(
+    candidate: FlowCandidate, what: str, x: Tensor, force: Tensor, seed: int, label: str | None = None
+) -> Cell:
+    cell = Cell(candidate.name, candidate.ours, label or what, "eager", len(x))
     flow = _build(candidate, seed)
     cell.call = training(flow, eager_loss(candidate, flow, what), x, force)
     return cell

@@ -192,6 +192,26 @@ def normflows_flow(bins: int, hidden: Sequence[int]) -> FlowCandidate:
     )
 
 
+def wide_candidates(dim: int) -> list[FlowCandidate]:
+    """Default flows of many coordinates on lines: our couplings, our autoregressive ones, and zuko's NSF."""
+
+    def ours(masks: str) -> FlowCandidate:
+        def build() -> Flow:
+            return Flow.on([kf.Line(-BOUND, BOUND)] * dim, masks=masks)
+
+        with torch.device("meta"):
+            splines = sum(len(coupling.transformed) for coupling in build().couplings)
+        return FlowCandidate(
+            f"knotflow {masks}", build, Flow.log_prob, lambda flow, n: flow.sample(n), splines, ours=True
+        )
+
+    def zuko_default() -> nn.Module:
+        return zuko.flows.NSF(dim)
+
+    splines = dim * len(zuko_default().transform.transforms)
+    return [ours("coupling"), ours("autoregressive"), _zuko("zuko NSF", zuko_default, splines)]
+
+
 def flow_candidates(bins: int = 32, hidden: Sequence[int] = (100, 100)) -> list[FlowCandidate]:
     """Everything the benchmark of flows compares."""
     return [

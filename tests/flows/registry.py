@@ -72,6 +72,29 @@ BUILDERS: dict[str, Callable[[], kf.Flow]] = {
         [HEIGHT, ANGLE, kf.Line(1.0, 1.5), HEIGHT], transform=SMALL, conditioner=NET
     ),
     "whitened-context-2d": lambda: _whitened([ANGLE, HEIGHT], transform=SMALL, conditioner=NET, context=3),
+    "autoregressive-1d": lambda: kf.Flow.on([HEIGHT], masks="autoregressive", transform=SMALL),
+    "autoregressive-2d": lambda: kf.Flow.on(
+        [ANGLE, HEIGHT], masks="autoregressive", transform=SMALL, conditioner=NET
+    ),
+    "autoregressive-context-5d": lambda: kf.Flow.on(
+        [ANGLE, BOND, HEIGHT, BOND, ANGLE],
+        masks="autoregressive",
+        transform=SMALL,
+        conditioner={"hidden": [9, 9], "frequencies": 2, "residual": True},
+        context=2,
+    ),
+    "mixture-1d": lambda: kf.Flow.on([HEIGHT], transform=SMALL, components=3),
+    "mixture-3d": lambda: kf.Flow.on(
+        [HEIGHT, ANGLE, kf.Line(1.0, 1.5)], transform=SMALL, conditioner=NET, components=2
+    ),
+    "mixture-whitened-autoregressive-2d": lambda: kf.Flow.on(
+        [HEIGHT, kf.Line(1.0, 1.5)],
+        masks="autoregressive",
+        transform=SMALL,
+        conditioner=NET,
+        whitened=True,
+        components=3,
+    ),
 }
 NAMES = list(BUILDERS)
 

@@ -145,3 +145,24 @@ def test_networks_that_do_not_divide_the_parameters_are_refused() -> None:
             transform={"bins": 6},
             conditioner={"networks": [1, 1, 3]},
         )
+
+
+@pytest.mark.parametrize("d", [65, 128, 200, 256, 500])
+def test_wide_data_have_few_couplings_in_which_all_coordinates_meet(d: int) -> None:
+    config = default_config([kf.Line()] * d)
+    assert len(config.couplings) == math.ceil(math.log2(d)) + 2
+    meets, transformed = torch.eye(d, dtype=torch.bool), set()
+    for coupling in config.couplings:
+        part, read = torch.tensor(coupling.transformed), torch.tensor(coupling.read)
+        meets[part[:, None], read] = True
+        transformed |= set(coupling.transformed)
+    assert (meets | meets.T).all()
+    assert transformed == set(range(d))
+    with torch.device("meta"):
+        flow = config.build()
+    assert sum(parameter.numel() for parameter in flow.parameters()) < 9000 * d
+
+
+def test_rounds_asked_for_are_whole_even_for_wide_data() -> None:
+    assert len(default_config([kf.Line()] * 100, rounds=3).couplings) == 6
+    assert len(default_config([kf.Line()] * 64).couplings) == 14

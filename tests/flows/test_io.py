@@ -157,7 +157,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"transform": 3}, r"transform: expected a table of keys and values, got 3"),
     ({"transform": "cubic"}, r"transform: .*'bspline', 'rq', 'bump'"),
     ({"context": -1}, r"context: .*greater than or equal to 0"),
-    ({"depth": 3}, "unknown key 'depth'; allowed here: conditioner, context, rounds, transform"),
+    (
+        {"depth": 3},
+        "unknown key 'depth'; allowed here: components, conditioner, context, masks, rounds",
+    ),
 ]
 
 

@@ -38,6 +38,10 @@ class Conditioner(nn.Module):
 
     With ``residual`` every hidden layer after the first is added to its input, $h \leftarrow h + W \phi(h)$.
 
+    With ``sees`` an output may depend on the first coordinates only, as many as its number says, and on the
+    context. Weights are masked as in MADE (Germain et al., ICML 2015): every unit has a degree, and reads
+    units of the same or a lower one. Degrees of hidden units are spread evenly.
+
     Args:
         domains: domain of each coordinate that is read; may be empty.
         outputs: number of raw parameters.
@@ -49,11 +53,8 @@ class Conditioner(nn.Module):
         identity: start with zero outputs (the identity, for splines) instead of PyTorch's initialisation.
         unit_spread: False for networks of version 0.2 and before: there, lines enter as intervals do, with a
             deviation of 0.2.
+        sees: for autoregressive couplings: for each output, how many coordinates it sees.
     """
-
-    _turns: Tensor
-    _flat: Tensor
-    _waved: Tensor
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Conditioner(nn.Module):
         context: int = 0,
         identity: bool = True,
         unit_spread: bool = True,
+        sees: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         check_count("outputs", outputs, 1)
@@ -75,6 +77,8 @@ class Conditioner(nn.Module):
         for width in hidden:
             check_count("hidden", width, 1)
         check_residual(residual, hidden)
+        if sees is not None and len(sees) != outputs:
+            raise ValueError(f"sees needs a number for each of the {outputs} outputs, got {len(sees)}.")
         if isinstance(activation, str) and activation not in ACTIVATIONS:
             raise ValueError(
                 f"activation must be one of {', '.join(ACTIVATIONS)} (all smooth, so that forces are), or a "
@@ -84,27 +88,37 @@ class Conditioner(nn.Module):
         self.activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation
         turns = [i for i, d in enumerate(domains) if isinstance(d, Circle)]
         flat = [i for i, d in enumerate(domains) if not isinstance(d, Circle)]
-        self.register_buffer("_turns", torch.tensor(turns, dtype=torch.long), persistent=False)
-        self.register_buffer("_flat", torch.tensor(flat, dtype=torch.long), persistent=False)
         waved = [i for i in flat if not (unit_spread and isinstance(domains[i], Line))]
-        self.register_buffer("_waved", torch.tensor(waved, dtype=torch.long), persistent=False)
+        self._turns, self._flat, self._waved = (Constants(part, whole=True) for part in (turns, flat, waved))
         self._middle = Constants([(d.low + d.high) / 2 for d in domains])
         # Line() is the line of a normal variable of unit spread.
         whole = [Line().length if unit_spread and isinstance(d, Line) else 2.0 for d in domains]
         self._unit = Constants([d.length / w for d, w in zip(domains, whole, strict=True)])
-        inputs = len(flat) + 2 * (frequencies * len(turns) + (frequencies - 1) * len(waved)) + context
+        # The coordinate behind each input; a context is behind none.
+        behind = [*flat, *waved * (2 * (frequencies - 1)), *turns * (2 * frequencies), *[-1] * context]
+        inputs = len(behind)
         self._reads = inputs > 0
         # With nothing to read, the outputs are free parameters: the weights of a constant.
         widths = [inputs, *hidden, outputs] if inputs else [1, outputs]
-        self.layers = nn.ModuleList(nn.Linear(n, m, bias=inputs > 0) for n, m in pairwise(widths))
+        self.ordered = sees is not None
+        if sees is None or not inputs:
+            self.layers = nn.ModuleList(nn.Linear(n, m, bias=inputs > 0) for n, m in pairwise(widths))
+        else:
+            degrees = [[i + 1 for i in behind], *(_spread(sees, context, n) for n in hidden), list(sees)]
+            self.layers = nn.ModuleList(MaskedLinear(n, m) for n, m in pairwise(degrees))
         if identity or not inputs:
             for parameter in self.layers[-1].parameters():
                 nn.init.zeros_(parameter)
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Raw parameters (..., outputs) for coordinates (..., n) and a context (..., m)."""
-        outputs: Tensor = self.last(self.hidden(x, context))
-        return outputs
+    def forward(self, x: Tensor, context: Tensor | None = None, part: slice | None = None) -> Tensor:
+        """Raw parameters (..., outputs), or a part of them, for coordinates (..., n), a context (..., m)."""
+        h = self.hidden(x, context)
+        if part is None:
+            outputs: Tensor = self.last(h)
+            return outputs
+        weight = self.last.masked(part) if isinstance(self.last, MaskedLinear) else self.last.weight[part]
+        bias = cast("Tensor | None", self.last.bias)
+        return nn.functional.linear(h, weight, None if bias is None else bias[part])
 
     @property
     def last(self) -> nn.Linear:
@@ -129,6 +143,8 @@ class Conditioner(nn.Module):
         if own[0].shape[1]:
             first.in_features = own[0].shape[1]
             first.weight = nn.Parameter(own[0].clone())
+            if isinstance(first, MaskedLinear):
+                first.sources = Constants(first.sources.values[: first.in_features], whole=True)
             first.bias = nn.Parameter(first.bias + own[1] @ context.to(first.bias))
             return found
         found._reads = False
@@ -153,17 +169,51 @@ class Conditioner(nn.Module):
         v = (x - self._middle(x)) / self._unit(x)
         features, angles = [], []
         if len(self._flat):
-            features = [v.index_select(-1, self._flat)]
+            features = [v.index_select(-1, self._flat(v))]
         if len(self._waved) and self.frequencies > 1:
-            waved = v.index_select(-1, self._waved)
+            waved = v.index_select(-1, self._waved(v))
             angles = [0.5 * math.pi * j * waved for j in range(1, self.frequencies)]
         if len(self._turns):
-            turns = v.index_select(-1, self._turns)
+            turns = v.index_select(-1, self._turns(v))
             angles += [math.pi * j * turns for j in range(1, self.frequencies + 1)]
         features += [wave(angle) for angle in angles for wave in (torch.cos, torch.sin)]
         if context is not None:
             features.append(context.to(x.dtype).expand(*x.shape[:-1], self.context))
         return torch.cat(features, -1)
+
+
+class MaskedLinear(nn.Linear):
+    """A linear layer in which a unit reads only units of the same or a lower degree.
+
+    Args:
+        sources: degrees of the inputs.
+        targets: degrees of the outputs.
+    """
+
+    def __init__(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        super().__init__(len(sources), len(targets))
+        self.sources, self.targets = Constants(sources, whole=True), Constants(targets, whole=True)
+
+    def masked(self, part: slice = slice(None)) -> Tensor:
+        """The weights of some outputs, with zeros where an output does not read."""
+        own = self.weight[part]
+        mask: Tensor = self.targets(own)[part, None] >= self.sources(own)
+        return own * mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As ``nn.Linear``, with masked weights."""
+        return nn.functional.linear(x, self.masked(), self.bias)
+
+
+def is_ordered(conditioner: nn.Module) -> bool:
+    """Whether a conditioner, or one that it wraps, was made with ``sees``."""
+    return any(isinstance(part, Conditioner) and part.ordered for part in conditioner.modules())
+
+
+def _spread(sees: Sequence[int], context: int, n: int) -> list[int]:
+    """Degrees of n hidden units: evenly over the degrees that some output sees."""
+    degrees = [degree for degree in sorted(set(sees)) if degree or context]
+    return [degrees[round(unit * (len(degrees) - 1) / max(n - 1, 1))] for unit in range(n)]
 
 
 class SeparateConditioners(nn.Module):

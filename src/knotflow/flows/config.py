@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from knotflow.config import Config
 from knotflow.errors import ConfigError
 from knotflow.flows.conditioner import ACTIVATIONS, Conditioner, SeparateConditioners, check_residual
-from knotflow.flows.coupling import Coupling, check_indices
-from knotflow.flows.flow import Flow, check_coordinates, check_domains, standard
+from knotflow.flows.coupling import Coupling, autoregressive, check_indices
+from knotflow.flows.flow import Flow, check_components, check_coordinates, check_domains, standard
 from knotflow.flows.tagged import model_of, tagged
 from knotflow.transforms import FAMILIES, Affine, Chain, Circle, Domain, Line, Transform
 from knotflow.transforms.domains import DOMAINS
@@ -35,6 +35,10 @@ MOST_BINS: Final = 256
 """Bins of all coordinates together in the flows of `default_config`, which keeps those of wide data small."""
 BINS: Final = (8, 32)
 """Fewest and most bins of one coordinate there."""
+WIDE: Final = 64
+"""With more coordinates, most rounds have one coupling instead of two."""
+PASSES: Final = 3
+"""Autoregressive couplings there, each in the opposite order of the one before."""
 
 
 class TransformConfig(Config):
@@ -139,10 +143,14 @@ class CouplingConfig(Config):
     read: Annotated[tuple[Index, ...], Field(strict=False)] = ()
     transform: AnyTransform = Field({"family": "bspline"}, validate_default=True)
     conditioner: ConditionerConfig = ConditionerConfig()
+    autoregressive: bool = False
+    """Each transformed coordinate also reads those before it in ``transformed``."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_indices(self.transformed, self.read)
+        if self.autoregressive and len(self.conditioner.networks) > 1:
+            raise ValueError("an autoregressive coupling has one network; leave networks out")
         return self
 
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
@@ -150,6 +158,8 @@ class CouplingConfig(Config):
         transforms = [self.transform.on(domains[i]) for i in self.transformed]
         options = {**dict(self.conditioner), "context": context}
         networks, read = options.pop("networks"), [domains[i] for i in self.read]
+        if self.autoregressive:
+            return autoregressive(self.transformed, transforms, self.read, domains, **options)
         conditioner: Conditioner | SeparateConditioners
         if len(networks) == 1:
             conditioner = Conditioner(read, sum(f.n_parameters for f in transforms), **options)
@@ -166,6 +176,8 @@ class FlowConfig(Config):
     context: Annotated[int, Field(ge=0)] = 0
     whitened: bool = False
     """Whether lines pass through a linear map that takes out their correlations, see `Flow.whiten`."""
+    components: Count = 1
+    """Normals in the base on lines; more than one are a trainable `Mixture`."""
 
     @classmethod
     def read(cls, data: Any) -> Self:
@@ -195,6 +207,7 @@ class FlowConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> Self:
         domains = [standard(domain) for domain in self.domains]
+        check_components(self.components, domains)
         for number, coupling in enumerate(self.couplings):
             check_coordinates(number, coupling, len(domains))
             own = [domains[i] for i in coupling.transformed]
@@ -210,16 +223,26 @@ class FlowConfig(Config):
         """The flow, with new weights drawn from PyTorch's global generator."""
         domains = [standard(domain) for domain in self.domains]
         couplings = [coupling.build(domains, self.context) for coupling in self.couplings]
-        return Flow(self.domains, couplings, context=self.context, whitened=self.whitened, config=self)
+        return Flow(
+            self.domains,
+            couplings,
+            context=self.context,
+            whitened=self.whitened,
+            components=self.components,
+            config=self,
+        )
 
 
 class FlowOptions(Config):
     """Options of the flow that `Flow.on` builds."""
 
     rounds: Count | None = None
+    masks: Literal["coupling", "autoregressive"] = "coupling"
     transform: AnyTransform = Field({"family": "bspline"}, validate_default=True)
     conditioner: ConditionerConfig = ConditionerConfig()
     context: Annotated[int, Field(ge=0)] = 0
+    whitened: bool = False
+    components: Count = 1
 
     def couplings(self, domains: Sequence[Domain], pairs: Pairs) -> list[CouplingConfig]:
         """A coupling for each pair, with the options of the transform that apply there."""
@@ -229,6 +252,7 @@ class FlowOptions(Config):
                 read=tuple(rest),
                 transform=self.transform.fitted([domains[i] for i in part]),
                 conditioner=self.conditioner,
+                autoregressive=self.masks == "autoregressive",
             )
             for part, rest in pairs
         ]
@@ -237,15 +261,20 @@ class FlowOptions(Config):
 def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     """The configuration behind `Flow.on`.
 
-    Couplings follow `halves`: after ceil(log2 d) rounds every coordinate has been read by every other.
+    Couplings follow `halves`: after ceil(log2 d) rounds every coordinate has been read by every other. With
+    more than `WIDE` coordinates, all rounds but the last have one coupling instead of two: of any two
+    coordinates one has been read by the other.
 
     Args:
         domains: domain of each coordinate.
-        **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``transform`` is a family
-            such as `BSpline(16)` (its domain is ignored), its name, or a table of ``family`` and any fields;
-            by default cubic B-splines, with learned rotations on circles. Splines have 32 bins for up to 8
-            coordinates, 256 / d for more, and never fewer than 8. ``conditioner`` is a table of keys of
-            `ConditionerConfig`. ``context`` is the number of components of the context.
+        **options: keys of `FlowOptions`. ``rounds`` is ceil(log2 d) + 1 by default. ``masks`` is "coupling"
+            or "autoregressive": each coordinate given those before it, in orders that alternate, for
+            ``rounds`` layers, by default `PASSES`. ``transform`` is a family such as `BSpline(16)` (its
+            domain is ignored), its name, or a table of ``family`` and any fields; by default cubic
+            B-splines, with learned rotations on circles. Splines have 32 bins for up to 8 coordinates, 256 /
+            d for more, and never fewer than 8. ``conditioner`` is a table of keys of `ConditionerConfig`.
+            ``context`` is the number of components of the context. ``whitened`` and ``components`` are those
+            of `Flow`.
     """
     domains = check_domains(domains)
     transform = options.get("transform", {})
@@ -263,9 +292,18 @@ def default_config(domains: Sequence[Domain], **options: Any) -> FlowConfig:
     except ValueError as error:
         raise ConfigError(f"transform: {error}.") from None
     d = len(domains)
-    rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
-    couplings = chosen.couplings(domains, halves(range(d), rounds))
-    return FlowConfig.parse({"domains": domains, "couplings": couplings, "context": chosen.context})
+    pairs: Pairs
+    if chosen.masks == "autoregressive":
+        order = list(range(d))
+        pairs = [(order[:: (-1) ** number], []) for number in range(chosen.rounds or PASSES)]
+    else:
+        rounds = math.ceil(math.log2(max(d, 2))) + 1 if chosen.rounds is None else chosen.rounds
+        pairs = halves(range(d), rounds)
+        if d > WIDE and chosen.rounds is None:
+            # The first and the second coupling of a round in turns; then a whole round, which transforms all.
+            pairs = [*(pair for n, pair in enumerate(pairs[:-2]) if n % 4 in (0, 3)), *pairs[-2:]]
+    table = {key: getattr(chosen, key) for key in ("context", "whitened", "components")}
+    return FlowConfig.parse({"domains": domains, "couplings": chosen.couplings(domains, pairs), **table})
 
 
 def halves(members: Sequence[int], rounds: int) -> Pairs:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knotflow.transforms import Transform
+from knotflow.flows.conditioner import Conditioner, is_ordered
+from knotflow.flows.constants import Constants
+from knotflow.transforms import Domain, Transform
 
 
 class Coupling(nn.Module):
@@ -19,17 +22,20 @@ class Coupling(nn.Module):
     log-determinant is the sum of the log-slopes. Coordinates in neither set pass through unread. Each
     transformed coordinate has its own transform, on its own domain; equal transforms share one call.
 
+    An *autoregressive* coupling also reads those that it transforms, each only the ones before it:
+
+    $$y_{t_i} = f(x_{t_i};\, \theta_i(x_R, x_{t_1}, \dots, x_{t_{i-1}}, c)) .$$
+
+    Forward is one pass as well; the inverse goes coordinate by coordinate. `autoregressive` makes one.
+
     Args:
         transformed: indices $T$.
         transforms: a transform for each of them.
         read: indices $R$.
         conditioner: maps (x_R, context) to ``sum(f.n_parameters for f in transforms)`` raw parameters; see
-            `Conditioner`.
+            `Conditioner`. If it was made with ``sees``, the coupling is autoregressive: it then reads $R$ and
+            all of $T$ except the last.
     """
-
-    _read: Tensor
-    _written: Tensor
-    _order: Tensor
 
     def __init__(
         self,
@@ -52,13 +58,16 @@ class Coupling(nn.Module):
         self.conditioner = conditioner
         self._groups = _groups(self.transforms)
         self._sizes = [len(members) * f.n_parameters for f, members in self._groups]
-        self.register_buffer("_read", torch.tensor(self.read, dtype=torch.long), persistent=False)
+        self.is_autoregressive = is_ordered(conditioner)
+        self._read = Constants(
+            [*self.read, *(self.transformed[:-1] if self.is_autoregressive else ())], whole=True
+        )
         # Images come group by group: their coordinates, and the place of each transformed coordinate.
         order = [m for _, members in self._groups for m in members]
         places = [order.index(m) for m in range(len(order))]
         self._in_order = order == sorted(order)
-        self.register_buffer("_written", torch.tensor([self.transformed[m] for m in order]), persistent=False)
-        self.register_buffer("_order", torch.tensor(places), persistent=False)
+        self._written = Constants([self.transformed[m] for m in order], whole=True)
+        self._order = Constants(places, whole=True)
 
     @staticmethod
     def sizes(transforms: Sequence[Transform]) -> list[tuple[int, int]]:
@@ -71,6 +80,8 @@ class Coupling(nn.Module):
 
     def inverse(self, y: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Map back; returns the preimage and the log-slopes of the inverse."""
+        if self.is_autoregressive:
+            return self._one_by_one(y, context)
         return self._map(y, context, forward=False)
 
     @property
@@ -85,12 +96,12 @@ class Coupling(nn.Module):
 
     def raw(self, x: Tensor, context: Tensor | None = None) -> list[Tensor]:
         """Raw parameters (..., n_parameters) for each transformed coordinate."""
-        outputs, parts = self.conditioner(x.index_select(-1, self._read), context), self.outputs
+        outputs, parts = self.conditioner(self._seen(x), context), self.outputs
         return [outputs[..., parts[i]] for i in self.transformed]
 
     def _blocks(self, x: Tensor, context: Tensor | None) -> list[Tensor]:
         """Raw parameters (..., members, n_parameters) of each group of equal transforms."""
-        outputs = self.conditioner(x.index_select(-1, self._read), context)
+        outputs = self.conditioner(self._seen(x), context)
         if outputs.shape[-1] != sum(self._sizes):
             raise ValueError(
                 f"the transforms of this coupling take {sum(self._sizes)} raw parameters, its conditioner "
@@ -103,7 +114,8 @@ class Coupling(nn.Module):
 
     def _map(self, x: Tensor, context: Tensor | None, *, forward: bool) -> tuple[Tensor, Tensor]:
         blocks = self._blocks(x, context)
-        points = _split(x.index_select(-1, self._written), [len(members) for _, members in self._groups])
+        written = self._written(x)
+        points = _split(x.index_select(-1, written), [len(members) for _, members in self._groups])
         mapped = [
             (f.forward if forward else f.inverse)(own, raw)
             for (f, _), own, raw in zip(self._groups, points, blocks, strict=True)
@@ -112,11 +124,50 @@ class Coupling(nn.Module):
             parts[0] if len(parts) == 1 else torch.cat(parts, -1) for parts in zip(*mapped, strict=True)
         )
         if not self._in_order:
-            log_slopes = log_slopes.index_select(-1, self._order)
-        return x.index_copy(-1, self._written, image), log_slopes
+            log_slopes = log_slopes.index_select(-1, self._order(x))
+        return x.index_copy(-1, written, image), log_slopes
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """What the conditioner reads of points."""
+        return x.index_select(-1, self._read(x))
+
+    def _one_by_one(self, y: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The inverse of an autoregressive coupling; coordinates not yet found are there, but unseen."""
+        x, log_slopes, parts = y, [], self.outputs
+        for i, f in zip(self.transformed, self.transforms, strict=True):
+            found, log_slope = f.inverse(y[..., i], self.conditioner(self._seen(x), context, parts[i]))
+            x = torch.cat([x[..., :i], found.unsqueeze(-1), x[..., i + 1 :]], -1)
+            log_slopes.append(log_slope)
+        return x, torch.stack(log_slopes, -1)
 
     def extra_repr(self) -> str:
         return f"transformed={self.transformed}, read={self.read}, transforms={[f for f, _ in self._groups]}"
+
+
+def autoregressive(
+    transformed: Sequence[int],
+    transforms: Sequence[Transform],
+    read: Sequence[int],
+    domains: Sequence[Domain],
+    **options: Any,
+) -> Coupling:
+    """An autoregressive `Coupling`, with a `Conditioner` made for it.
+
+    Args:
+        transformed: coordinates in the order in which they read each other.
+        transforms: a transform for each of them.
+        read: coordinates that all of them read.
+        domains: standard domain of every coordinate of the flow.
+        **options: of the `Conditioner`.
+    """
+    before = [*read, *transformed[:-1]]
+    sees = [
+        count
+        for f, members in _groups(transforms)
+        for count in (len(read) + member for member in members for _ in range(f.n_parameters))
+    ]
+    conditioner = Conditioner([domains[i] for i in before], len(sees), sees=sees, **options)
+    return Coupling(transformed, transforms, read, conditioner)
 
 
 def check_indices(transformed: Sequence[int], read: Sequence[int]) -> None:

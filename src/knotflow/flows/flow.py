@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
+from knotflow.flows.checks import refuse_not_finite
 from knotflow.flows.conditioner import Conditioner, SeparateConditioners
 from knotflow.flows.constants import Constants
 from knotflow.flows.coupling import Coupling
 from knotflow.flows.gradient import with_gradient
+from knotflow.flows.mixture import Mixture
 from knotflow.transforms import Circle, Domain, Interval, Line
-from knotflow.transforms.base import check_count
+from knotflow.transforms.base import check_count, check_tensor
 from knotflow.transforms.domains import rounding, with_value
 
 if TYPE_CHECKING:
@@ -54,6 +57,16 @@ def check_domains(domains: Sequence[Domain]) -> tuple[Domain, ...]:
     return tuple(domains)
 
 
+def check_components(components: int, domains: Sequence[Domain]) -> None:
+    """Raise ``ValueError`` unless a base of so many normals is possible."""
+    check_count("components", components, 1)
+    if components > 1 and not any(isinstance(domain, Line) for domain in domains):
+        raise ValueError(
+            f"a mixture of normals is for coordinates on a Line, and none of these is; got {components} "
+            "components, leave them out."
+        )
+
+
 class Flow(nn.Module):
     r"""A probability density on d coordinates, each with its own domain.
 
@@ -62,7 +75,8 @@ class Flow(nn.Module):
     $$\log p(x) = \log p_0(f(x)) + \log |\det f'(x)| .$$
 
     The base $p_0$ is uniform on intervals and circles. On a line it is normal, with its mean in the middle of
-    ``[low, high]`` and a tenth of that length as standard deviation. Couplings act on standard domains (the
+    ``[low, high]`` and a tenth of that length as standard deviation, or a trainable `Mixture` of normals on
+    all lines together. Couplings act on standard domains (the
     unit interval, the unit circle, ``Line(-5, 5)``); the change of scale is part of the flow. So is, in a
     whitened flow, a triangular linear map of all lines together, $x = L z$, chosen from data by `whiten`, so
     that networks need not learn linear correlations. Density evaluation runs the splines forward, sampling
@@ -77,10 +91,10 @@ class Flow(nn.Module):
         couplings: applied to data in this order; their transforms act on standard domains.
         context: number of components of the context that conditions the density.
         whitened: whether lines pass through a linear map; it is the identity until `whiten` is called.
+        components: normals in the base on lines; more than one are a trainable mixture.
         config: the configuration from which the flow was built; needed to save it.
     """
 
-    _lines: Tensor
     _mixing: Tensor
 
     def __init__(
@@ -90,11 +104,13 @@ class Flow(nn.Module):
         *,
         context: int = 0,
         whitened: bool = False,
+        components: int = 1,
         config: FlowConfig | None = None,
     ) -> None:
         super().__init__()
         domains = check_domains(domains)
         check_count("context", context, 0)
+        check_components(components, domains)
         self.domains, self.context, self.config = domains, context, config
         inner = [standard(domain) for domain in domains]
         for number, coupling in enumerate(couplings):
@@ -108,10 +124,11 @@ class Flow(nn.Module):
         )
         self._limits, self._inner_limits = _Limits(domains), _Limits(inner)
         lines = [i for i, d in enumerate(domains) if isinstance(d, Line)]
-        self.register_buffer("_lines", torch.tensor(lines, dtype=torch.long), persistent=False)
+        self._lines = Constants(lines, whole=True)
         self.whitened = whitened and bool(lines)
         if self.whitened:
             self.register_buffer("_mixing", torch.eye(len(lines)))
+        self.mixture = Mixture(len(lines), components) if components > 1 else None
 
     @classmethod
     def on(cls, domains: Sequence[Domain], **options: Any) -> Flow:
@@ -123,6 +140,39 @@ class Flow(nn.Module):
         from knotflow.flows.config import default_config
 
         return default_config(domains, **options).build()
+
+    @classmethod
+    def for_data(
+        cls,
+        x: Tensor,
+        domains: Mapping[int, Domain] | None = None,
+        *,
+        whitened: bool = True,
+        **options: Any,
+    ) -> Flow:
+        """A flow whose domains fit data (n, d), in their dtype and on their device, ready to be trained.
+
+        A coordinate gets a line around its mean, five standard deviations to each side. Linear correlations
+        of lines are taken out by `whiten`.
+
+        Args:
+            x: the data.
+            domains: domains of coordinates that are angles or have hard limits, by their number.
+            whitened: whether to take out linear correlations.
+            **options: as in `on`.
+
+        Example:
+            ``Flow.for_data(x, {0: Circle(-math.pi, math.pi)})``
+        """
+        from knotflow.flows.config import default_config
+        from knotflow.flows.fitted import data_domains
+
+        config = default_config(data_domains(x, domains or {}), whitened=whitened, **options)
+        flow = config.build().to(x)
+        flow.check(x, x.new_zeros(flow.context) if flow.context else None)
+        if flow.whitened:
+            flow.whiten(x)
+        return flow
 
     @property
     def dim(self) -> int:
@@ -142,7 +192,7 @@ class Flow(nn.Module):
         self._check_shapes(x, None if not self.context else x.new_zeros(self.context))
         if len(x) < 2:
             raise ValueError(f"the spread of data needs at least two points, got {len(x)}.")
-        z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines).double()
+        z = ((x - self._origin(x)) * self._scale(x)).index_select(-1, self._lines(x)).double()
         covariance = torch.cov(z.T).reshape(len(self._lines), -1)
         share = len(z) ** 2 / (len(z) ** 2 + len(covariance) ** 2)
         covariance = share * covariance + (1 - share) * torch.diag(covariance.diagonal())
@@ -155,6 +205,7 @@ class Flow(nn.Module):
         other = Flow(self.domains, couplings, context=self.context, whitened=self.whitened)
         if self.whitened:
             other._mixing = self._mixing
+        other.mixture = self.mixture
         return other
 
     def standard_score(self, score: Tensor) -> Tensor:
@@ -189,6 +240,8 @@ class Flow(nn.Module):
 
     def log_prob_and_score(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Log-density (...) and score (..., d) of points in one pass, both differentiable."""
+        check_tensor("points", x)
+        self.check_context(context)
         others = chain((context,), self.parameters())
         return with_gradient(lambda points: self._log_prob(points, context), x, others)
 
@@ -231,15 +284,31 @@ class Flow(nn.Module):
         options: dict[str, Any] = {"generator": generator, "dtype": own.dtype, "device": own.device}
         z = torch.rand(n, self.dim, **options)
         if len(self._lines):
-            z = z.index_copy(-1, self._lines, torch.randn(n, len(self._lines), **options))
+            lines = (
+                torch.randn(n, len(self._lines), **options)
+                if self.mixture is None
+                else self.mixture.sample(n, generator)
+            )
+            z = z.index_copy(-1, self._lines(z), lines)
         return z
 
     def base_log_prob(self, z: Tensor) -> Tensor:
         """Log-density of the base in standard coordinates."""
         if not len(self._lines):
             return z.new_zeros(z.shape[:-1])
-        lines = z.index_select(-1, self._lines)
+        lines = z.index_select(-1, self._lines(z))
+        if self.mixture is not None:
+            return self.mixture.log_prob(lines)
         return -0.5 * (lines.square().sum(-1) + len(self._lines) * math.log(2 * math.pi))
+
+    def base_cdf(self, z: Tensor) -> Tensor:
+        """Share (..., d) of the base below each coordinate of points (..., d), in standard coordinates."""
+        if not len(self._lines):
+            return z
+        places = self._lines(z)
+        lines = z.index_select(-1, places)
+        below = torch.special.ndtr(lines) if self.mixture is None else self.mixture.cdf(lines)
+        return z.index_copy(-1, places, below)
 
     @torch.no_grad()
     def given(self, context: Tensor, domains: Sequence[Domain] | None = None) -> Flow:
@@ -266,12 +335,26 @@ class Flow(nn.Module):
         found = Flow(domains, couplings, whitened=self.whitened, config=config).to(like(self))
         if self.whitened:
             found._mixing.copy_(self._mixing)
+        found.mixture = copy.deepcopy(self.mixture)
         return found
 
     def check(self, x: Tensor, context: Tensor | None = None) -> None:
         """Raise ``ValueError`` unless points and context have the right shape and lie in their domains."""
         self._check_shapes(x, context)
         self._refuse_outside(x)
+
+    def check_context(self, context: Tensor | None) -> None:
+        """Raise ``ValueError`` unless a context (..., m) has the right size and only finite components."""
+        if context is None:
+            if self.context:
+                raise ValueError(f"this flow is conditional: give a context of shape (..., {self.context}).")
+            return
+        check_tensor("a context", context)
+        if not self.context or context.shape[-1:] != (self.context,):
+            expected = f"a context of shape (..., {self.context})" if self.context else "no context"
+            raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+        if not torch.compiler.is_compiling():
+            refuse_not_finite(context.detach())
 
     def layers(self, x: Tensor, context: Tensor | None = None) -> Iterator[tuple[Coupling, Tensor, Tensor]]:
         """Each coupling with its input and log-slopes, in standard coordinates, to look inside a flow."""
@@ -295,8 +378,8 @@ class Flow(nn.Module):
 
     def _mixed(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Points whose lines are multiplied by a matrix."""
-        lines = x.index_select(-1, self._lines) @ matrix.to(x.dtype).T
-        return x.index_copy(-1, self._lines, lines)
+        places = self._lines(x)
+        return x.index_copy(-1, places, x.index_select(-1, places) @ matrix.to(x.dtype).T)
 
     def _enter(self, x: Tensor) -> Tensor:
         """Standard coordinates of data; points that rounding put outside an interval are moved back."""
@@ -305,10 +388,11 @@ class Flow(nn.Module):
         z = self._inner_limits.clip((x - self._origin(x)) * self._scale(x))
         if not self.whitened:
             return z
-        lines, lower = z.index_select(-1, self._lines), self._mixing.to(z.dtype)
+        places, lower = self._lines(z), self._mixing.to(z.dtype)
+        lines = z.index_select(-1, places)
         # The map is undone in the precision of the points, not by a stored inverse.
         rows = torch.linalg.solve_triangular(lower.T, lines.reshape(-1, len(lower)), upper=True, left=False)
-        return z.index_copy(-1, self._lines, rows.reshape(lines.shape))
+        return z.index_copy(-1, places, rows.reshape(lines.shape))
 
     def _refuse_outside(self, x: Tensor) -> None:
         if x.numel() == 0:
@@ -331,6 +415,7 @@ class Flow(nn.Module):
                 )
 
     def _check_shapes(self, x: Tensor, context: Tensor | None) -> None:
+        check_tensor("points", x)
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f"expected points of shape (..., {self.dim}), got {tuple(x.shape)}.")
         if not torch.is_floating_point(x):
@@ -341,11 +426,7 @@ class Flow(nn.Module):
                 f"this flow computes in {own}, got points in {x.dtype}; convert the points with x.to({own}), "
                 f"or the flow with flow.to({x.dtype})."
             )
-        if context is None and self.context:
-            raise ValueError(f"this flow is conditional: give a context of shape (..., {self.context}).")
-        if context is not None and (not self.context or context.shape[-1:] != (self.context,)):
-            expected = f"a context of shape (..., {self.context})" if self.context else "no context"
-            raise ValueError(f"expected {expected}, got one of shape {tuple(context.shape)}.")
+        self.check_context(context)
         if context is not None and context.ndim > 1 and context.shape[:-1] != x.shape[:-1]:
             raise ValueError(
                 f"expected one context, or one for each point, of shape {(*x.shape[:-1], self.context)}, got "
@@ -392,6 +473,7 @@ def in_chunks(
     function: Callable[..., Tensor], x: Tensor, *context: Tensor | None, point_axes: int = 1
 ) -> Tensor:
     """Apply a function to points (n, ...) and context; without gradients, `CHUNK` points at a time."""
+    check_tensor("points", x)
     whole = x.ndim != 1 + point_axes or len(x) <= CHUNK
     if whole or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(x, *context)
@@ -401,6 +483,8 @@ def in_chunks(
 
 def _split(context: Tensor | None, n: int) -> Sequence[Tensor | None]:
     """The context of each chunk of n points."""
+    if context is not None:
+        check_tensor("a context", context)
     if context is None or context.ndim < 2:
         return [context] * math.ceil(max(n, 1) / CHUNK)
     if len(context) != n:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 
@@ -37,17 +38,18 @@ def load(path: str | Path, device: str = "cpu") -> Flow:
     """Read a flow that `save` wrote, in its saved dtype."""
     tensors, metadata = _read(Path(path), device)
     try:
-        flow = FlowConfig.read(json.loads(metadata["config"])).build()
+        config = FlowConfig.read(json.loads(metadata["config"]))
     except (ConfigError, json.JSONDecodeError, KeyError) as error:
         raise ValueError(f"{path} has no usable configuration: {error}") from None
+    with torch.device("meta"):  # no weights are drawn that would be replaced at once
+        flow = config.build()
     dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) == 1:
-        flow = flow.to(dtypes.pop())
+    flow = flow.to(dtypes.pop() if len(dtypes) == 1 else None).to_empty(device=device)
     try:
         flow.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"{path}: the weights do not fit the configuration: {error}") from None
-    return flow.to(device)
+    return flow
 
 
 def notes(path: str | Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from knotflow.flows.config import FlowConfig, FlowOptions, Pairs, halves
+from knotflow.flows.fitted import REACH
 from knotflow.geometry import InternalCoordinates
 from knotflow.transforms import FAMILIES, Circle, Domain, Interval, Line
 
@@ -23,8 +24,6 @@ ANGLE_LIMITS = (0.15 * math.pi, math.pi)
 
 STIFF = 0.35
 """A torsion with a circular standard deviation (rad) below this does not turn over: it gets a line."""
-REACH = 5.0
-"""Splines on a line reach this many standard deviations to each side; beyond, maps are affine."""
 RQ_FLOOR = 1e-3
 """Floors of the paper's rational-quadratic splines, as in Durkan et al. (NeurIPS 2019) and libraries."""
 DENSITY_FLOOR = 1e-6

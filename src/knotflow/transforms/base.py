@@ -17,6 +17,16 @@ def check_count(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
+def check_tensor(what: str, value: object) -> None:
+    """Refuse anything but a tensor, such as an array of NumPy."""
+    if not isinstance(value, Tensor):
+        kind = type(value)
+        raise ValueError(
+            f"expected {what} as a torch tensor, got {kind.__module__}.{kind.__qualname__}; convert with "
+            "torch.as_tensor(...), in the right dtype."
+        )
+
+
 class Kernel(Protocol):
     """Computes a family faster than its definition, equal up to rounding (see `knotflow.kernels`)."""
 
@@ -87,6 +97,7 @@ class Transform(ABC):
 
     def _check(self, x: Tensor, raw: Tensor) -> None:
         name = type(self).__name__
+        check_tensor(f"points of {name}", x)
         if not torch.is_floating_point(x):
             raise ValueError(f"{name} maps floating-point tensors, got {x.dtype}; call .float().")
         self.check_raw(raw)
@@ -104,6 +115,7 @@ class Transform(ABC):
 
     def check_raw(self, raw: Tensor) -> None:
         """Raise ``ValueError`` unless the last axis of ``raw`` has size `n_parameters`."""
+        check_tensor(f"raw parameters of {type(self).__name__}", raw)
         if raw.shape[-1:] != (self.n_parameters,):
             raise ValueError(
                 f"{type(self).__name__} takes raw parameters of shape (..., {self.n_parameters}), got "
