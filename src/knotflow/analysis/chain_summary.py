@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from knotflow.analysis.free_energy import side_of_frames
 from knotflow.statistics.autocorrelation import autocorrelation_time, table_of_chains
@@ -84,6 +85,11 @@ def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
             for name, values in columns.items()
         },
     )
+
+
+def memory_of_angle(angle: Floats, replica: ArrayLike) -> Memory:
+    """How long chains remember an angle in rad, shape ``(n,)``: the longer of cosine and sine."""
+    return _memory(table_of_chains(angle, replica), angle=True)
 
 
 def _memory(table: Floats, *, angle: bool) -> Memory:

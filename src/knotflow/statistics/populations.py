@@ -22,7 +22,7 @@ from knotflow.statistics.estimates import FEWEST_BLOCKS, Estimate, Floats, Rows,
 Bools = NDArray[np.bool_]
 
 FEWEST_VISITS: Final = 3
-"""Independent visits below which the population of a state has no error bar: 5 % of repeats have none then."""
+"""Visits below which the population of a state has no error bar: of three, 5 % of repeats have none."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ def of_samples(members: Bools, weight: Floats | None = None, *, seed: int = 0) -
     return _populations(members, sums, visits, lambda _: 0.0, seed)
 
 
-def of_frames(
-    members: Bools, replica: ArrayLike, *, block: Rows | None = None, seed: int = 0
-) -> Populations:
+def of_frames(members: Bools, replica: ArrayLike, *, block: Rows | None = None, seed: int = 0) -> Populations:
     r"""Populations in frames of a simulation, which are correlated.
 
     The error is that of the bootstrap over blocks. With few replicas, blocks are pieces of them and may be
@@ -90,7 +88,7 @@ def of_frames(
         return math.sqrt(tau * float(influence.var()) / len(influence))
 
     columns = np.column_stack((members, np.ones(len(members))))
-    sums = np.stack([np.bincount(block, column) for column in columns.T], 1)
+    sums: Floats = np.stack([np.bincount(block, column) for column in columns.T], 1).astype(np.float64)
     return _populations(members, sums, visits, least_error, seed)
 
 
