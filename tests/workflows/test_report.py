@@ -299,10 +299,12 @@ def test_molecules_without_phi_and_psi(tmp_path: Path) -> None:
         found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=200)
     page = Reader(found.page.read_text(encoding="utf-8"))
     text = " ".join(page.text)
+    assert "No two torsions turn" in text and "200 frames of chain.h5 (all of them)" in text
+    assert any(image["alt"].startswith("Free energy along C1-C2-C3-C4") for image in page.all("img"))
     assert (
-        "No residue has both torsions phi and psi" in text and "200 frames of chain.h5 (all of them)" in text
+        "free_energies.csv" not in page.downloads
+        and "C1-C2-C3-C4,MD" in page.downloads["torsions.csv"].decode()
     )
-    assert "free_energies.csv" not in page.downloads
     assert not [v for v in found.verdicts if "phi" in v.sentence]
     assert {v.subject: v.level for v in found.verdicts}["Efficiency"] is Level.GOOD
 

@@ -430,7 +430,9 @@ def _array(x: Tensor) -> Floats:
 
 def _joined(parts: Sequence[FrameTable]) -> FrameTable:
     names = (*COLUMNS, *STRUCTURE_COLUMNS)
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+    }
     named: dict[str, Any] = {
         name: {
             key: np.concatenate([getattr(part, name)[key] for part in parts])

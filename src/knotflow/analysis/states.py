@@ -107,7 +107,8 @@ class State:
 
     def holds(self, angles: Angles) -> Bools:
         """Whether each row is in the state."""
-        return np.stack([condition.holds(angles) for condition in self.conditions]).all(0)
+        held: Bools = np.stack([condition.holds(angles) for condition in self.conditions]).all(0)
+        return held
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _populations(
     def statistic(rows: Rows) -> Floats:
         total = sums[rows].sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.concatenate((total[:n] / total[n], np.log(total[left]) - np.log(total[right])))
+            return np.concatenate((total[:n] / total[n], np.log(total[left] / total[right])))
 
     values, errors = statistic(np.arange(len(sums))), bootstrap(statistic, np.arange(len(sums)), seed=seed)
     inside, outside = ([visits(column) for column in part.T] for part in (members, ~members))

@@ -48,7 +48,7 @@ def results_folder(model: Path) -> Path:
 
 
 def find_chains(model: Path) -> Path | None:
-    """The exact chains of a model: ``exact.h5`` beside it or in the working folder, if it is of this model."""
+    """The exact chains of a model: ``exact.h5`` beside it or in the working folder; None if not of it."""
     for path in (results_folder(model) / CHAINS, Path(CHAINS)):
         with suppress(OSError, ValueError):  # no such file, or another one of that name
             info = trajectory.open_info(path)
