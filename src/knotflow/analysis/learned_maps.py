@@ -10,7 +10,7 @@ import torch
 
 from knotflow.analysis.frame_table import spaced
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.molecules.atom_names import atom_names, joined_names
+from knotflow.molecules.atom_names import atom_names, coordinate_name
 from knotflow.molecules.system import topology_from_plain
 from knotflow.statistics.estimates import Floats
 
@@ -61,7 +61,7 @@ def learned_maps(
             spread = float(ladj.std(0, correction=0).mean())
             if kind not in best or spread > best[kind][0]:
                 found = LearnedMap(
-                    f"{kind} {joined_names(like_q.atoms[i], names)}",
+                    coordinate_name(like_q.atoms[i], names),
                     number,
                     x.numpy(),
                     y.numpy(),

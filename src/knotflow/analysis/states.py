@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,6 +25,8 @@ from knotflow.storage import trajectory
 EXAMPLE: Final = '"anti: torsion 0 1 2 3 in 120..240"'
 YOURS: Final = "your states"
 """Name of the group of states that a user defines."""
+ENOUGH: Final = 500
+"""With fewer rows, wells may be noise; then only the largest set is searched for them."""
 NUMBER: Final = r"-?\d+(?:\.\d+)?"
 CONDITION: Final = re.compile(rf"\s*(torsion|pucker)\s+(.+?)\s+in\s+({NUMBER})\s*\.\.\s*({NUMBER})\s*")
 
@@ -107,8 +110,7 @@ class State:
 
     def holds(self, angles: Angles) -> Bools:
         """Whether each row is in the state."""
-        held: Bools = np.stack([condition.holds(angles) for condition in self.conditions]).all(0)
-        return held
+        return reduce(np.logical_and, (condition.holds(angles) for condition in self.conditions))
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def automatic_states(system: MolecularSystem, *found: Angles) -> list[StateGroup
     groups, names = [], atom_names(system.topology)
     for angle in conformation_angles(system):
         sets = [values[np.isfinite(values)] for values in (angles[angle.name] for angles in found)]
+        sets = [part for part in sets if len(part) >= ENOUGH] or [max(sets, key=len)]
         values, edges = max(((part, well_edges(part)) for part in sets), key=lambda pair: len(pair[1]))
         if len(edges) == 0:
             continue

@@ -188,8 +188,8 @@ def state_table(groups: Sequence[Mapping[str, Any]]) -> Table:
 
     sources = sources_in(groups)
     table = Table(
-        "", *sources, "unit",
-        title="States: populations, and free energies between them",
+        "", *sources,
+        title="States: populations, and free energies between them in kT",
         caption="without ±: visited too rarely for an error bar, so not known; –: never visited",
     )  # fmt: skip
     align_right(table, slice(1, 1 + len(sources)))
@@ -197,9 +197,9 @@ def state_table(groups: Sequence[Mapping[str, Any]]) -> Table:
         table.add_section()
         table.add_row(f"[bold]{escape(group['group'])}[/]")
         for state in group["states"]:
-            table.add_row(escape(state["name"]), *numbers_of(state["population"], sources), "")
+            table.add_row(escape(state["name"]), *numbers_of(state["population"], sources))
         for pair in group["differences"]:
-            table.add_row(escape(pair["text"]), *numbers_of(pair["free_energy"], sources), pair["unit"])
+            table.add_row(escape(pair["text"]), *numbers_of(pair["free_energy"], sources))
     return table
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import mdtraj
+
+KINDS: Final = {2: "bond", 3: "angle", 4: "torsion"}
 
 
 def atom_names(topology: mdtraj.Topology) -> list[str]:
@@ -21,14 +23,19 @@ def atom_names(topology: mdtraj.Topology) -> list[str]:
     ]
 
 
-def joined_names(atoms: Iterable[int], names: Sequence[str], between: str = "-") -> str:
+def joined_names(atoms: Iterable[int], names: Sequence[str]) -> str:
     """Names of some atoms; a residue that repeats is left out: ``ACE1:C-ALA2:N-CA-C``."""
     found, last = [], ""
     for atom in atoms:
         residue, colon, name = names[atom].rpartition(":")
         found.append(name if colon and residue == last else names[atom])
         last = residue
-    return between.join(found)
+    return "-".join(found)
+
+
+def coordinate_name(atoms: Sequence[int], names: Sequence[str]) -> str:
+    """The name of a bond, an angle or a torsion: ``bond ALA2:CA-CB``."""
+    return f"{KINDS[len(atoms)]} {joined_names(atoms, names)}"
 
 
 def find_atom(word: str, topology: mdtraj.Topology) -> int:

@@ -19,7 +19,7 @@ from knotflow.analysis.states import numbers_of, sources_in
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.files import json_bytes
-from knotflow.molecules.atom_names import atom_names, joined_names
+from knotflow.molecules.atom_names import atom_names, coordinate_name
 from knotflow.molecules.system import topology_from_plain
 from knotflow.report import csv_files
 from knotflow.report.curve_plots import Curve, draw_curves
@@ -227,15 +227,12 @@ def _log_z(report: GeneratorReport) -> float:
 def _marginals(report: GeneratorReport) -> list[Marginal]:
     kept = report.samples.kept
     weight = np.zeros(len(kept)) if report.weight is None else report.weight[kept]
-    names, kinds = (
-        atom_names(topology_from_plain(report.molecule["topology"])),
-        {2: "bond", 3: "angle", 4: "torsion"},
-    )
+    names = atom_names(topology_from_plain(report.molecule["topology"]))
     found = []
     for k, atoms in enumerate(report.coordinates):
         data = None if report.data is None else report.data.coordinates[:, k]
         values = report.samples.coordinates[:, k]
-        name = f"{kinds[len(atoms)]} {joined_names(atoms, names)}"
+        name = coordinate_name(atoms, names)
         # Torsions on a line may go around more than once.
         turns = len(atoms) == 4 and all(
             np.nanmax(np.abs(part), initial=0) <= math.pi + 1e-5
