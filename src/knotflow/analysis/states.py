@@ -19,7 +19,7 @@ from knotflow.molecules.conformation import ConformationAngle, conformation_angl
 from knotflow.molecules.system import MolecularSystem
 from knotflow.statistics.estimates import Estimate, Floats
 from knotflow.statistics.populations import Bools, Populations, of_frames, of_samples
-from knotflow.statistics.wells import well_edges
+from knotflow.statistics.wells import well_edges, well_numbers
 from knotflow.storage import trajectory
 
 EXAMPLE: Final = '"anti: torsion 0 1 2 3 in 120..240"'
@@ -147,7 +147,7 @@ def angles_for(system: MolecularSystem, states: Iterable[State] = ()) -> list[Co
 
 
 def automatic_states(system: MolecularSystem, *found: Angles) -> list[StateGroup]:
-    """The wells of every turning torsion and ring that has more than one, a group for each.
+    """The wells of every turning torsion and ring that has more than one, a group for each; largest first.
 
     Args:
         system: The molecule.
@@ -163,11 +163,16 @@ def automatic_states(system: MolecularSystem, *found: Angles) -> list[StateGroup
             continue
         atoms = " ".join(names[i] for i in angle.atoms)
         arcs = zip(edges, [*edges[1:], edges[0] + 2 * math.pi], strict=True)
-        degrees = ((round(math.degrees(low), 6), round(math.degrees(high), 6)) for low, high in arcs)
-        conditions = [Condition(angle, low, high, atoms) for low, high in degrees]
-        words = _words(angle, [_middle(values[c.holds({angle.name: values})]) for c in conditions])
-        states = zip(words, conditions, strict=True)
-        groups.append(StateGroup(angle.name, tuple(State(word, (c,)) for word, c in states)))
+        found_in = {
+            Condition(angle, round(math.degrees(low), 6), round(math.degrees(high), 6), atoms): values[
+                well_numbers(values, edges) == well
+            ]
+            for well, (low, high) in enumerate(arcs)
+        }
+        wells = sorted(found_in.items(), key=lambda pair: -len(pair[1]))
+        words = _words(angle, [_middle(inside) for _, inside in wells])
+        states = (State(word, (condition,)) for word, (condition, _) in zip(words, wells, strict=True))
+        groups.append(StateGroup(angle.name, tuple(states)))
     return groups
 
 
