@@ -16,6 +16,7 @@ from knotflow.analysis.states import (
     automatic_states,
     compared_states,
     read_angles,
+    states_of_file,
     your_states,
 )
 from knotflow.energies import TorchForceField
@@ -162,6 +163,9 @@ def test_angles_of_a_file(tmp_path: Path) -> None:
     state = State.parse("turned: torsion 3 2 1 0 in 0..90", chain())
     angles = angles_for(chain(), [state])
     assert [angle.name for angle in angles] == [TORSION, "C4-C3-C2-C1"]
-    found = read_angles(chain_data(tmp_path / "chain.h5", 100, replicas=4), angles)
-    assert np.allclose(found.angles[TORSION], found.angles["C4-C3-C2-C1"])
-    assert np.unique(found.replica).tolist() == [0, 1, 2, 3] and len(found.replica) == 100
+    found, replica = read_angles(chain_data(tmp_path / "chain.h5", 100, replicas=4), angles)
+    assert np.allclose(found[TORSION], found["C4-C3-C2-C1"])
+    assert np.unique(replica).tolist() == [0, 1, 2, 3] and len(replica) == 100
+    (group,) = states_of_file(tmp_path / "chain.h5", ["turned: torsion 3 2 1 0 in 0..90"])
+    inside = state.holds(found)
+    assert group.population("turned", "data").value == pytest.approx(inside.mean())

@@ -149,7 +149,7 @@ def evaluate(
         sources["samples"] = Source(drawn.angles)
         sources["reweighted"] = Source(drawn.angles, weight=measures.reweighted(drawn))
         if chains is not None:
-            sources["exact"] = read_angles(chains, angles)
+            sources["exact"] = Source(*read_angles(chains, angles))
         return compared_states(system, sources, yours, seed=seed)
 
     if data is None:

@@ -323,18 +323,40 @@ def compared_states(
     ]
 
 
-def read_angles(path: str | Path, angles: Sequence[ConformationAngle]) -> Source:
-    """Angles of a trajectory, read some frames at a time.
+def states_of_file(
+    path: str | Path, states: Sequence[str] = (), *, source: str = "data", seed: int = 0
+) -> list[ComparedStates]:
+    """States of a trajectory: populations and free energies, with the errors of correlated frames.
+
+    Args:
+        path: A file of a simulation or of exact chains.
+        states: As a user writes them; by default the wells of all turning torsions and rings.
+        source: What the file is called in the result.
+        seed: Seed of the error bars.
+
+    Raises:
+        ValueError: if a state cannot be read, or the file has no frames.
+        OSError: if the file is missing or damaged.
+    """
+    system = trajectory.open_info(path).system
+    yours = your_states(states, system)
+    found = Source(*read_angles(path, angles_for(system, yours)))
+    return compared_states(system, {source: found}, yours, seed=seed)
+
+
+def read_angles(path: str | Path, angles: Sequence[ConformationAngle]) -> tuple[Angles, NDArray[np.int32]]:
+    """Angles of a trajectory and the replica of each row, read some frames at a time.
 
     Raises:
         ValueError: if the file has no frames.
         OSError: if it is missing or damaged.
     """
-    pieces, replica = [], []
+    pieces: list[list[Floats]] = []
+    replica = []
     for frames in trajectory.pieces(path):
         pieces.append([angle(frames.positions) for angle in angles])
         replica.append(frames.replica)
     if not pieces:
         raise ValueError(f"{path} has no frames yet; wait until there are some.")
     columns = map(np.concatenate, zip(*pieces, strict=True))
-    return Source(dict(zip([a.name for a in angles], columns, strict=True)), np.concatenate(replica))
+    return dict(zip([a.name for a in angles], columns, strict=True)), np.concatenate(replica)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from knotflow.cli.model import ModelArgument, results_file
 from knotflow.cli.options import AllFramesOption, DrawnOption, Float64Option, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
+from knotflow.cli.state_table import state_table
 
 if TYPE_CHECKING:
     from knotflow.analysis import Evaluation
@@ -180,27 +181,6 @@ def _torsion_table(evaluation: Evaluation) -> Table:
             if key in found:
                 torsions.add_row(escape(found[key].text), "", str(found[key]), "", "")
     return torsions
-
-
-def state_table(groups: Sequence[Mapping[str, Any]]) -> Table:
-    """Populations of states and free energies between them, source by source."""
-    from knotflow.analysis.states import numbers_of, sources_in
-
-    sources = sources_in(groups)
-    table = Table(
-        "", *sources,
-        title="States: populations, and free energies between them in kT",
-        caption="without ±: visited too rarely for an error bar, so not known; –: never visited",
-    )  # fmt: skip
-    align_right(table, slice(1, 1 + len(sources)))
-    for group in groups:
-        table.add_section()
-        table.add_row(f"[bold]{escape(group['group'])}[/]")
-        for state in group["states"]:
-            table.add_row(escape(state["name"]), *numbers_of(state["population"], sources))
-        for pair in group["differences"]:
-            table.add_row(escape(pair["text"]), *numbers_of(pair["free_energy"], sources))
-    return table
 
 
 def temperature_table(evaluation: Evaluation) -> Table:
