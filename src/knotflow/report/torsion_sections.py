@@ -116,7 +116,8 @@ class Torsions:
         for pair, sets in self.sets.items():
             for name, (angles, weight, _) in sets.items():
                 x, y = self.labels[pair]
-                figure = plots.draw_ramachandran(f"{name}, {pair}", angles, weight, (x, y))
+                title = f"{name}, {pair}" if pair in self.one else name  # the axes say the rest
+                figure = plots.draw_ramachandran(title, angles, weight, (x, y))
                 kind = "Ramachandran plot" if pair in self.one else "Map"
                 alt = f"{kind} of {pair}: how often pairs of {x} and {y} occur, {SOURCES[name]}"
                 pictures.append(Picture(figures.png(figure), alt))
@@ -137,7 +138,7 @@ class Torsions:
         pictures = []
         for pair, surfaces in self.two.items():
             labels = self.labels[pair]
-            on, F = f"{labels[0]} and {labels[1]}", f"F({', '.join(labels)})"
+            on, F = " and ".join(labels), f"F({', '.join(labels)})" if pair in self.one else "F"
             of = f" of {pair}" if pair in self.one else ""
             for angle, profiles in self.one.get(pair, {}).items():
                 pictures.append(_profile(angle, profiles, f"{angle} of {pair}"))
