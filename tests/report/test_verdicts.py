@@ -255,8 +255,9 @@ def states(**shares: dict[str, tuple[float, float | None]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("ours", "data", "level"),
-    [((0.7, TINY), (0.651, TINY), GOOD), ((0.7, TINY), (0.649, TINY), FAIR), ((0.7, TINY), (0.61, TINY), FAIR),
-     ((0.7, TINY), (0.59, TINY), POOR), ((0.7, TINY), (0.7, 0.024), GOOD), ((0.7, 0.02), (0.7, 0.02), UNKNOWN),
+    [((0.7, TINY), (0.651, TINY), GOOD), ((0.7, TINY), (0.649, TINY), FAIR),
+     ((0.7, TINY), (0.61, TINY), FAIR), ((0.7, TINY), (0.59, TINY), POOR),
+     ((0.7, TINY), (0.7, 0.024), GOOD), ((0.7, 0.02), (0.7, 0.02), UNKNOWN),
      ((0.7, TINY), (0.3, None), UNKNOWN), ((0.7, None), (0.3, TINY), UNKNOWN)],
 )  # fmt: skip
 def test_populations_of_states(ours: Any, data: Any, level: Level) -> None:
