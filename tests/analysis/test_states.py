@@ -121,6 +121,8 @@ def test_populations_side_by_side() -> None:
         back = found.free_energy("anti", "gauche+", source)
         assert (back.value, back.error) == (-gap.value, gap.error)
     assert found.population("anti", "samples").value == pytest.approx(0.7 / (0.7 + 3 * 0.3), abs=0.05)
+    broken = Source({TORSION: np.full(10, np.nan)})
+    assert list(compared_states(chain(), {**sources, "broken": broken})[0].sources) == list(sources)
     thin = found.population("gauche+", "thin")
     assert thin.value == pytest.approx(0.04) and math.isnan(thin.error)
     with pytest.raises(ValueError, match="has the states"):

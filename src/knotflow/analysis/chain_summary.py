@@ -70,10 +70,12 @@ def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
         summary_of_chains(read_observables(path), seed),
         states_of_file(path, source="chains", seed=seed),
     )
-    slow = [group.group for group in states if group.group.name not in found.memory]
-    angles, replica = read_angles(path, [group.states[0].conditions[0].angle for group in slow])
-    more = {name: memory_of_angle(values, replica) for name, values in angles.items()}
-    return replace(found, states=states, memory=found.memory | more)
+    more = [group.group for group in states if group.group.name not in found.memory]
+    if more:
+        angles, replica = read_angles(path, [group.states[0].conditions[0].angle for group in more])
+        times = {name: memory_of_angle(values, replica) for name, values in angles.items()}
+        found = replace(found, memory=found.memory | times)
+    return replace(found, states=states)
 
 
 def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:

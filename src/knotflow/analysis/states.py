@@ -291,9 +291,14 @@ class Source:
     weight: Floats | None = None
     """The weight of each sample; equal by default."""
 
+    @property
+    def finite(self) -> Bools:
+        """The rows whose angles are all finite."""
+        return reduce(np.logical_and, map(np.isfinite, self.angles.values()))
+
     def populations(self, group: StateGroup, seed: int) -> Populations:
         """Populations of some states, among the rows whose angles are all finite."""
-        finite = np.isfinite(np.stack([*self.angles.values()])).all(0)
+        finite = self.finite
         members = group.members(self.angles)[finite]
         if self.replica is not None:
             return of_frames(members, self.replica[finite], seed=seed)
@@ -313,7 +318,9 @@ def compared_states(
     """
     if not angles_for(system, yours):
         return []
-    known = {name: s for name, s in sources.items() if any(np.isfinite(v).any() for v in s.angles.values())}
+    known = {name: source for name, source in sources.items() if source.finite.any()}
+    if not known:
+        return []
     groups = [StateGroup(YOURS, tuple(yours))] if yours else automatic_states(
         system, *(source.angles for source in known.values())
     )  # fmt: skip
