@@ -55,6 +55,9 @@ def test_sides_of_a_torsion(tmp_path: Path) -> None:
     found = summarise_chains(path)
     (residue,) = found.sides
     assert list(found.memory) == ["energy", f"phi {residue}", f"psi {residue}"]
+    assert [group.group.name for group in found.states] == [f"phi {residue}", f"psi {residue}"]
+    shares = [found.states[0].population(s.name, "chains").value for s in found.states[0].group.states]
+    assert shares == pytest.approx([1 - mirrored.mean(), mirrored.mean()])
     positive = mirrored.mean()  # phi of the structure is negative
     difference = found.sides[residue]
     assert difference.value == pytest.approx(math.log((1 - positive) / positive), abs=1e-9)

@@ -70,10 +70,24 @@ def test_a_model_file_all_frames_double_precision(run, made: Path) -> None:
     options = ["--samples", "200", "--seed", "5", "--all-frames", "--float64", "--out", "m.json"]
     status, said = run(model, str(made / "chain.h5"), *options)
     assert status == 0 and "4,000 frames (all 4,000 in chain.h5)" in said
-    assert "No residue has both phi and psi" in said and "All numbers: m.json" in said
+    assert "No torsion or ring has more than one well" in said and "All numbers: m.json" in said
     about = json.loads(Path("m.json").read_text())["about"]
     assert (about["dtype"], about["seed"], about["data"]["rows"]) == ("float64", 5, "all")
     assert about["energy"] == "OpenMMEnergy"
+
+
+def test_states_of_the_user_beside_exact_chains(run, made: Path) -> None:
+    model, data = str(made / "chain"), str(made / "chain.h5")
+    options = ["--samples", "200", "--out", "m.json", "--chains", data, "--state"]
+    states = ["left: torsion 0 1 2 3 in -180..0", "--state", "all: torsion C1 C2 C3 C4 in 0..360"]
+    status, said = run(model, data, *options, *states)
+    assert status == 0 and "your states" in said and "F(all) -" in said and "exact" in said
+    found = json.loads(Path("m.json").read_text())
+    (left, all_of_it) = found["states"][0]["states"]
+    assert set(left["population"]) == {"data", "samples", "reweighted", "exact"}
+    assert all_of_it["population"]["data"]["value"] == 1 and "note" in all_of_it["population"]["data"]
+    status, said = run(model, data, *options, "left: torsion 0 1 2 9 in -180..0", "--out", "n.json")
+    assert status == 2 and "there is no atom 9" in said and not Path("n.json").exists()
 
 
 def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) -> None:

@@ -1,6 +1,7 @@
 """Progress: a bar on a terminal, lines elsewhere, the time left in both, and Ctrl-C."""
 
 import os
+import threading
 from io import StringIO
 
 import pytest
@@ -187,6 +188,26 @@ def test_stages_that_count_on_are_one_piece_of_work(clock: Clock) -> None:
         "sampling: 21 %, about 79 s left",
         "sampling: done in 2 min in all",
     ]
+
+
+def test_a_file_shows_that_silent_work_goes_on(clock: Clock) -> None:
+    to = console(False)
+    with Display(to, clock=clock) as progress:
+        progress.go_on()  # nothing has begun
+        for name, *reports in (("judging", (0, 0)), ("training", (0, 8), (2, 8)), ("training", (8, 8))):
+            for done, total in reports:
+                progress(name, done, total)
+                clock.time += 30
+                progress.go_on()  # too early
+                clock.time += 40
+                progress.go_on()
+    progress.go_on()  # it is over
+    assert to.file.getvalue().splitlines() == [
+        "judging", "judging: 70 s so far", "training", "training: 70 s so far",
+        "training: 25 %, about 2 min left, 2 min so far",
+        "training: done in 2 min", "training: done, the work goes on",
+    ]  # fmt: skip
+    assert "progress" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_work_of_unknown_length(clock: Clock) -> None:

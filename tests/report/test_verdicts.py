@@ -244,6 +244,38 @@ def test_dynamics(broken: int, slope: float | None, level: Level) -> None:
         assert one("Dynamics", measured(), drift=drift | {"slope_error": None}).level is UNKNOWN
 
 
+def states(**shares: dict[str, tuple[float, float | None]]) -> dict[str, Any]:
+    """Metrics with the populations of states, by state and source."""
+    found = [
+        {"name": name, "population": {s: {"value": v, "error": e} for s, (v, e) in sources.items()}}
+        for name, sources in shares.items()
+    ]
+    return measured(pareto_k=0.3) | {"states": [{"group": "C1-C2", "states": found, "differences": []}]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "data", "level"),
+    [((0.7, TINY), (0.651, TINY), GOOD), ((0.7, TINY), (0.649, TINY), FAIR),
+     ((0.7, TINY), (0.61, TINY), FAIR), ((0.7, TINY), (0.59, TINY), POOR),
+     ((0.7, TINY), (0.7, 0.024), GOOD), ((0.7, 0.02), (0.7, 0.02), UNKNOWN),
+     ((0.7, TINY), (0.3, None), UNKNOWN), ((0.7, None), (0.3, TINY), UNKNOWN)],
+)  # fmt: skip
+def test_populations_of_states(ours: Any, data: Any, level: Level) -> None:
+    close = {"reweighted": (0.1, TINY), "data": (0.1, TINY)} if level is not UNKNOWN else {}
+    anti = {"reweighted": ours, "data": data}
+    found = one("States", states(anti=anti, **({"{gauche}": close} if close else {})))
+    assert found.level is level and (level is UNKNOWN or "anti of C1-C2" in found.sentence)
+
+
+def test_exact_chains_are_trusted_more_than_weights() -> None:
+    anti = {"reweighted": (0.2, TINY), "data": (0.7, TINY)}
+    bad = states(anti=anti) | {"measures": measured(pareto_k=1.2)["measures"]}
+    assert one("States", states(anti=anti)).level is POOR
+    assert one("States", bad).level is UNKNOWN and "cannot be trusted" in one("States", bad).sentence
+    bad["states"] = states(anti=anti | {"exact": (0.7, TINY)})["states"]
+    assert one("States", bad).level is GOOD and "in exact chains" in one("States", bad).sentence
+
+
 def test_nothing_is_said_of_what_is_not_there() -> None:
     found = judge({})
     assert found and all(verdict.level is UNKNOWN for verdict in found)

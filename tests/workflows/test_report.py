@@ -21,6 +21,7 @@ from knotflow.flows.io import notes
 from knotflow.report import generator_page
 from knotflow.report.verdicts import Level
 from knotflow.storage import trajectory
+from knotflow.workflows.evaluation import evaluate as evaluate_file
 from knotflow.workflows.report import (
     Written,
     find_data,
@@ -299,12 +300,40 @@ def test_molecules_without_phi_and_psi(tmp_path: Path) -> None:
         found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=200)
     page = Reader(found.page.read_text(encoding="utf-8"))
     text = " ".join(page.text)
+    assert "No two torsions turn" in text and "200 frames of chain.h5 (all of them)" in text
+    assert any(image["alt"].startswith("Free energy along C1-C2-C3-C4") for image in page.all("img"))
     assert (
-        "No residue has both torsions phi and psi" in text and "200 frames of chain.h5 (all of them)" in text
+        "free_energies.csv" not in page.downloads
+        and "C1-C2-C3-C4,MD" in page.downloads["torsions.csv"].decode()
     )
-    assert "free_energies.csv" not in page.downloads
     assert not [v for v in found.verdicts if "phi" in v.sentence]
     assert {v.subject: v.level for v in found.verdicts}["Efficiency"] is Level.GOOD
+
+
+def test_states_of_an_evaluation_are_on_the_page(tmp_path: Path) -> None:
+    """Also if other samples are wanted; a file of numbers from before there were states is made again."""
+    data, model = chain_data(tmp_path / "chain.h5", n=400), tmp_path / "chain.safetensors"
+    chain_generator().save(model)
+    states, file = (
+        ["left: torsion 0 1 2 3 in -180..0", "right: torsion 0 1 2 3 in 0..180"],
+        tmp_path / "metrics.json",
+    )
+    with OpenMMEnergy(chain(), workers=1) as energy:
+        evaluate_file(model, data, file, samples=100, states=states, energy=energy)
+        for samples, written in ((100, None), (120, file)):
+            found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=samples)
+            page = Reader(found.page.read_text(encoding="utf-8"))
+            assert found.metrics == written and {"States", "Free energies between states"} <= {*page.headings}
+            assert "your states: F(right) - F(left)" in page.text and "States" in [
+                v.subject for v in found.verdicts
+            ]
+            assert "your states,left,data,0." in page.downloads["states.csv"].decode()
+        old = json.loads(file.read_text())
+        del old["states"], old["about"]["states"]
+        file.write_text(json.dumps(old))
+        assert is_evaluation_of(file, evaluation_inputs(model, data, samples=120))
+        found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=120)
+        assert found.metrics == file and json.loads(file.read_text())["about"]["states"] == []
 
 
 def test_dynamics_of_another_model_are_not_shown(run: Path, written, energy, tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ rows, from one kept frame of a chain to the next.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from knotflow.analysis.free_energy import side_of_frames
+from knotflow.analysis.states import ComparedStates, read_angles, states_of_file
 from knotflow.statistics.autocorrelation import autocorrelation_time, table_of_chains
 from knotflow.statistics.estimates import Estimate, Floats, over_replicas
 from knotflow.storage.observables import Observables, read_observables
@@ -45,7 +48,10 @@ class ChainSummary:
     """For each residue with phi and psi: F(phi > 0) - F(phi < 0) in kT, infinite if one is never visited, and
     without an error if one is visited too rarely (`side_of_frames`)."""
     memory: dict[str, Memory]
-    """Keys: ``energy``, and ``phi RESIDUE`` and ``psi RESIDUE`` (the longer of cosine and sine)."""
+    """Keys: ``energy``, ``phi RESIDUE`` and ``psi RESIDUE``, and other torsions and rings that have states.
+    Of angles it is the longer of cosine and sine."""
+    states: Sequence[ComparedStates] = ()
+    """Populations of the wells of all turning torsions and rings, source ``chains``."""
 
     @property
     def too_short(self) -> list[str]:
@@ -60,7 +66,16 @@ def summarise_chains(path: str | Path, seed: int = 0) -> ChainSummary:
         path: The file.
         seed: Seed of the bootstrap over chains, which gives error bars of free energies.
     """
-    return summary_of_chains(read_observables(path), seed)
+    found, states = (
+        summary_of_chains(read_observables(path), seed),
+        states_of_file(path, source="chains", seed=seed),
+    )
+    more = [group.group for group in states if group.group.name not in found.memory]
+    if more:
+        angles, replica = read_angles(path, [group.states[0].conditions[0].angle for group in more])
+        times = {name: memory_of_angle(values, replica) for name, values in angles.items()}
+        found = replace(found, memory=found.memory | times)
+    return replace(found, states=states)
 
 
 def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
@@ -84,6 +99,11 @@ def summary_of_chains(found: Observables, seed: int = 0) -> ChainSummary:
             for name, values in columns.items()
         },
     )
+
+
+def memory_of_angle(angle: Floats, replica: ArrayLike) -> Memory:
+    """How long chains remember an angle in rad, shape ``(n,)``: the longer of cosine and sine."""
+    return _memory(table_of_chains(angle, replica), angle=True)
 
 
 def _memory(table: Floats, *, angle: bool) -> Memory:

@@ -17,12 +17,21 @@ from knotflow.analysis import measures
 from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
+    check_same_molecule,
     intake_for,
     observe_data,
     observe_samples,
     rows_to_judge_by,
 )
 from knotflow.analysis.measures import Measures, plain_measures
+from knotflow.analysis.states import (
+    ComparedStates,
+    Source,
+    angles_for,
+    compared_states,
+    read_angles,
+    your_states,
+)
 from knotflow.analysis.temperatures import AtTemperature
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.extras import need
@@ -31,6 +40,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import dtype_name, like
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, made_of
+from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.statistics.estimates import blocks
 from knotflow.storage import trajectory
@@ -52,6 +62,8 @@ class Evaluation:
     samples: FrameTable
     """The table of samples behind the measures."""
     data: FrameTable | None
+    states: Sequence[ComparedStates] = ()
+    """Populations of states and free energies between them, group by group."""
     temperatures: Sequence[AtTemperature] = ()
     """Free energies, energies and heat capacities at other temperatures, if they were asked for."""
 
@@ -61,6 +73,7 @@ class Evaluation:
             "about": self.about,
             "measures": plain_measures(self.measures),
             "residues": {residue: plain_measures(found) for residue, found in self.residues.items()},
+            "states": [group.plain() for group in self.states],
             "seconds": {work: round(seconds, 3) for work, seconds in self.seconds.items()},
         }
         warm = [result.plain() for result in self.temperatures]
@@ -82,6 +95,8 @@ def evaluate(
     split: Mapping[str, Any] | None = None,
     samples: int = 10_000,
     seed: int = 0,
+    states: Sequence[str] = (),
+    chains: str | Path | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
     """Compare a generator with data of its molecule and with the force field.
@@ -97,10 +112,14 @@ def evaluate(
             rows are used. Otherwise, or if missing, all rows.
         samples: Number of samples to draw.
         seed: Seed of samples and error bars.
+        states: The states to compare (`knotflow.analysis.states.State.parse`); by default the wells of all
+            turning torsions and rings.
+        chains: Exact chains of the same molecule, a trajectory file, whose states are given beside.
         progress: Called with the progress.
 
     Raises:
-        ValueError: if the data are of another molecule, temperature or force field, or have no frames.
+        ValueError: if a state cannot be read, or if the data are of another molecule, temperature or force
+            field, or have no frames.
         OSError: if the file is missing or damaged.
     """
     check_count("samples", samples, 1)
@@ -117,18 +136,35 @@ def evaluate(
         "seed": seed,
         "knotflow": __version__,
     }
+    system = MolecularSystem.parse(generator.molecule)
+    yours = your_states(states, system)
+    angles = angles_for(system, yours)
+    about["states"] = list(states)
+    if chains is not None:
+        check_same_molecule(system, trajectory.open_info(chains).system)
+        about["chains"] = {"file": Path(chains).name, "fingerprint": trajectory.fingerprint(chains)}
+
+    def states_of(drawn: FrameTable, frames: FrameTable | None) -> list[ComparedStates]:
+        sources = {} if frames is None else {"data": Source(frames.angles, frames.replica)}
+        sources["samples"] = Source(drawn.angles)
+        sources["reweighted"] = Source(drawn.angles, weight=measures.reweighted(drawn))
+        if chains is not None:
+            sources["exact"] = Source(*read_angles(chains, angles))
+        return compared_states(system, sources, yours, seed=seed)
+
     if data is None:
-        drawn = observe_samples(generator, energy, samples, seed, progress, clock)
+        drawn = observe_samples(generator, energy, samples, seed, progress, clock, angles)
         with clock(doing):
             found = measures.without_data(drawn, seed)
-        return Evaluation(about, found, {}, clock.seconds, drawn, None)
+            compared = states_of(drawn, None)
+        return Evaluation(about, found, {}, clock.seconds, drawn, None, compared)
 
     n_frames = trajectory.open_info(data).n_frames
     selected, rows = rows_to_judge_by(split, data, n_frames)
     intake = intake_for(generator, data)
-    frames = observe_data(generator, data, energy, selected, progress, clock, intake)
-    drawn = observe_samples(generator, energy, samples, seed, progress, clock)
-    block, parts = blocks(frames.replica), 1 + len(frames.torsions)
+    frames = observe_data(generator, data, energy, selected, progress, clock, intake, angles)
+    drawn = observe_samples(generator, energy, samples, seed, progress, clock, angles)
+    block, parts = blocks(frames.replica), 2 + len(frames.torsions)
     progress(doing, 0, parts)
     with clock(doing):
         overall = measures.overall(frames, drawn, block, seed)
@@ -136,6 +172,8 @@ def evaluate(
         for number, residue in enumerate(frames.torsions, 1):
             progress(doing, number, parts)
             residues[residue] = measures.of_torsions(residue, frames, drawn, block, seed)
+        progress(doing, parts - 1, parts)
+        compared = states_of(drawn, frames)
     progress(doing, parts, parts)
     about["data"] = {
         "file": Path(data).name,
@@ -148,7 +186,7 @@ def evaluate(
         "replicas": len(np.unique(frames.replica)),
         "blocks": len(np.unique(block)),
     }
-    return Evaluation(about, overall, residues, clock.seconds, drawn, frames)
+    return Evaluation(about, overall, residues, clock.seconds, drawn, frames, compared)
 
 
 def evaluation_inputs(
@@ -160,6 +198,8 @@ def evaluation_inputs(
     all_frames: bool = False,
     float64: bool = False,
     energy: MolecularEnergy | str | None = None,
+    states: Sequence[str] | None = None,
+    chains: Path | None = None,
 ) -> dict[str, Any]:
     """Everything that the numbers of an evaluation depend on, in the form of `noted_evaluation`.
 
@@ -171,16 +211,22 @@ def evaluation_inputs(
         all_frames: Whether to include frames that the model was trained on.
         float64: Whether the flow computes in double precision, whatever the file says.
         energy: The energy, or the name of its class; None: OpenMM's or, without a force field, the usual one.
+        states: The states that are compared; None to accept any.
+        chains: Exact chains, or None to accept any.
 
     Raises:
         ValueError: if a file is of another kind, or damaged.
         OSError: if a file is missing or damaged.
     """
-    noted = {}
+    noted: dict[str, Any] = {}
     if data is not None:
         split = None if all_frames else notes(model).get("split")
         rows = rows_to_judge_by(split, data, trajectory.open_info(data).n_frames)[1]
         noted = {"data": {"fingerprint": trajectory.fingerprint(data), "rows": rows}}
+    if chains is not None:
+        noted["chains"] = {"fingerprint": trajectory.fingerprint(chains)}
+    if states is not None:
+        noted["states"] = list(states)
     generator = BoltzmannGenerator.load(model)
     if energy is None:
         kind = (generator.molecule.get("energy") or {}).get("kind")
@@ -200,7 +246,11 @@ def noted_evaluation(file: Path) -> dict[str, Any] | None:
     """The inputs recorded in the file of an evaluation; None if it is missing or unreadable."""
     try:
         about = read_json(file)["about"]
-        noted = {key: about.get(key) for key in ("model", "samples", "seed", "dtype", "energy", "knotflow")}
+        noted = {
+            key: about.get(key)
+            for key in ("model", "samples", "seed", "dtype", "energy", "knotflow", "states")
+        }
+        noted["chains"] = {"fingerprint": (about.get("chains") or {}).get("fingerprint")}
         return noted | {"data": {key: about["data"].get(key) for key in ("fingerprint", "rows")}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

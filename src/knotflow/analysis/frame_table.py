@@ -26,6 +26,7 @@ from knotflow.energies.energy import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import Flow, like
 from knotflow.molecules.backbone import backbone_torsions
+from knotflow.molecules.conformation import ConformationAngle, conformation_angles
 from knotflow.molecules.coordinates import labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -92,6 +93,8 @@ class FrameTable:
     """For data: number of the independent simulation."""
     torsions: dict[str, Floats]
     """(phi, psi) of every residue that has both, in rad, shape ``(n, 2)``."""
+    angles: dict[str, Floats] = field(default_factory=dict)
+    """Angles that tell conformations apart, in rad, shape ``(n,)``; by name (`ConformationAngle`)."""
     kept: Rows = field(default_factory=lambda: np.empty(0, np.intp))
     """Numbers of the rows whose structures are kept: the following fields have a row for each of them."""
     positions: Singles = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
@@ -108,8 +111,11 @@ class FrameTable:
 
     def of_rows(self, rows: Rows | slice) -> FrameTable:
         """The columns of some rows, without structures."""
-        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return FrameTable(**columns, torsions={name: both[rows] for name, both in self.torsions.items()})
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        named: dict[str, Any] = {
+            name: {key: column[rows] for key, column in getattr(self, name).items()} for name in BY_NAME
+        }
+        return FrameTable(**columns, **named)
 
     def pictured(self) -> FrameTable:
         """Only the rows that have structures."""
@@ -146,8 +152,10 @@ class FrameTable:
 
 
 STRUCTURE_COLUMNS: Final = ("kept", "positions", "coordinates", "true_force", "flow_force")
+BY_NAME: Final = ("torsions", "angles")
+"""Columns in dictionaries."""
 COLUMNS: Final = tuple(
-    column.name for column in fields(FrameTable) if column.name not in (*STRUCTURE_COLUMNS, "torsions")
+    column.name for column in fields(FrameTable) if column.name not in (*STRUCTURE_COLUMNS, *BY_NAME)
 )
 
 
@@ -228,6 +236,7 @@ def observe_data(
     progress: Progress = silent,
     clock: Clock | None = None,
     intake: Intake | None = None,
+    angles: Sequence[ConformationAngle] | None = None,
 ) -> FrameTable:
     """The table of the selected rows of a trajectory, without mirror images, labelled as the model is.
 
@@ -239,6 +248,7 @@ def observe_data(
         progress: Called with the progress.
         clock: Counts the seconds.
         intake: Counts frames that are set aside or labelled anew; None: the one of `intake_for`.
+        angles: The angles to measure; None: those of `conformation_angles`.
 
     Raises:
         ValueError: if the data are of another molecule, temperature, force field or handedness, or nothing is
@@ -250,6 +260,7 @@ def observe_data(
     check_same_molecule(system, theirs)
     intake = intake or intake_for(generator, path)
     shift = theirs.zero_kj - system.zero_kj
+    angles = conformation_angles(system) if angles is None else angles
     total, done, read = int(selected.sum()), 0, 0
     if total == 0:
         raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
@@ -272,7 +283,7 @@ def observe_data(
             force, _ = _flow_force(generator, x, held.cpu() & torch.from_numpy(measured[rows]))
         parts.append(
             _table(
-                generator, system, x, q, frames.forces / system.kT, force, kept[rows], done,
+                generator, system, x, q, frames.forces / system.kT, force, kept[rows], done, angles,
                 log_prob=log_prob,
                 paper_log_prob=paper,
                 energy=u,
@@ -294,9 +305,11 @@ def observe_samples(
     seed: int,
     progress: Progress = silent,
     clock: Clock | None = None,
+    angles: Sequence[ConformationAngle] | None = None,
 ) -> FrameTable:
-    """Draw samples and compute their table."""
+    """Draw samples and compute their table, with some angles or those of `conformation_angles`."""
     system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
+    angles = conformation_angles(system) if angles is None else angles
     random = torch.Generator(own.device).manual_seed(seed)
     size, kept, parts = piece_size(generator.n_atoms), _kept(n, generator.n_atoms), []
     for done in range(0, n, size):
@@ -311,7 +324,7 @@ def observe_samples(
             force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
         parts.append(
             _table(
-                generator, system, x, q, _array(true), force, kept[done : done + len(x)], done,
+                generator, system, x, q, _array(true), force, kept[done : done + len(x)], done, angles,
                 log_prob=log_prob,
                 paper_log_prob=paper,
                 energy=u,
@@ -377,6 +390,7 @@ def _table(
     flow_force: Floats,
     kept: Bools,
     first: int,
+    angles: Sequence[ConformationAngle],
     **columns: Any,
 ) -> FrameTable:
     """The table of a piece that begins with row ``first``, with the structures of some of its rows."""
@@ -390,6 +404,7 @@ def _table(
         handed=generator.chirality.matches(x).cpu().numpy(),
         force_error=error,
         torsions=backbone_torsions(system, positions),
+        angles={angle.name: angle(positions) for angle in angles},
         kept=rows + first,
         positions=positions[rows],
         coordinates=_array(q)[rows],
@@ -417,6 +432,14 @@ def _array(x: Tensor) -> Floats:
 
 def _joined(parts: Sequence[FrameTable]) -> FrameTable:
     names = (*COLUMNS, *STRUCTURE_COLUMNS)
-    torsions = {key: np.concatenate([part.torsions[key] for part in parts]) for key in parts[0].torsions}
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return FrameTable(**columns, torsions=torsions)
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+    }
+    named: dict[str, Any] = {
+        name: {
+            key: np.concatenate([getattr(part, name)[key] for part in parts])
+            for key in getattr(parts[0], name)
+        }
+        for name in BY_NAME
+    }
+    return FrameTable(**columns, **named)

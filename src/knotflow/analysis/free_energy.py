@@ -23,16 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from knotflow.extras import optional
-from knotflow.statistics.autocorrelation import autocorrelation_time, stretches, table_of_chains
-from knotflow.statistics.estimates import FEWEST_BLOCKS, Estimate, Floats, Rows, blocks, bootstrap, spread
+from knotflow.statistics.estimates import Estimate, Floats, Rows, spread
+from knotflow.statistics.populations import Bools, of_frames, of_samples
 from knotflow.statistics.weights import log_mean_exp, normalised
 
 FAR: Final = 300.0
 """In kT: work this far above the free energy has no influence and is cut, which avoids overflow."""
 ROOT: Final = 1e-6
 """Largest distance from the root at which `bar` counts as converged, in kT."""
-FEWEST_VISITS: Final = 3
-"""Independent visits below which the population of a side has no error bar: 5 % of repeats have none then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,14 +149,7 @@ def side_difference(angle: Floats, weight: Floats | None = None) -> float:
 def side_of_frames(
     angle: Floats, replica: ArrayLike, *, block: Rows | None = None, seed: int = 0
 ) -> Estimate:
-    r"""`side_difference` of frames of a simulation, which are correlated.
-
-    The error is that of the bootstrap over blocks. With few replicas, blocks are pieces of them and may be
-    shorter than a visit. So the error is then at least that of a chain with the autocorrelation time $\tau$
-    of being on one side: with a share $p$ of n frames there, $\sqrt{\tau / (n p (1 - p))}$.
-
-    One long visit says as little as a short one, however many frames it lasts. So there is no error (NaN)
-    unless both sides have `FEWEST_VISITS` visits, in as many blocks.
+    r"""`side_difference` of frames of a simulation, see `knotflow.statistics.populations.of_frames`.
 
     Args:
         angle: In rad, from $-\pi$ to $\pi$, shape ``(n,)``; rows of a replica in the order of time.
@@ -166,38 +157,23 @@ def side_of_frames(
         block: The block of each row; those of `knotflow.statistics.estimates.blocks` by default.
         seed: Seed of the bootstrap.
     """
-    replica, block = np.asarray(replica), blocks(replica) if block is None else block
-    difference, above = side_difference(angle), angle > 0
-    visits = (min(stretches(side, replica), len(np.unique(block[side]))) for side in (above, ~above))
-    if min(visits) < FEWEST_VISITS:
-        return Estimate(difference)
-    error = float(bootstrap(lambda rows: side_difference(angle[rows]), block, seed=seed))
-    if len(np.unique(replica)) < FEWEST_BLOCKS:
-        p, tau = float(above.mean()), autocorrelation_time(table_of_chains(above, replica))
-        error = max(error, math.sqrt(tau / (len(above) * p * (1 - p))))
-    return Estimate(difference, error)
+    return of_frames(_sides(angle), replica, block=block, seed=seed).differences[0, 1]
 
 
 def side_of_samples(angle: Floats, weight: Floats | None = None, *, seed: int = 0) -> Estimate:
-    r"""`side_difference` of independent samples, with the error of the bootstrap over them.
-
-    A sample with most of the weight of its side counts as one, however many others are there: there is no
-    error (NaN) unless the effective number $(\sum w)^2 / \sum w^2$ on both sides is `FEWEST_VISITS`.
+    r"""`side_difference` of independent samples, see `knotflow.statistics.populations.of_samples`.
 
     Args:
         angle: In rad, from $-\pi$ to $\pi$, shape ``(n,)``.
         weight: Weight of each sample; equal by default.
         seed: Seed of the bootstrap.
     """
-    w = np.ones_like(angle) if weight is None else weight
-    difference = side_difference(angle, w)
-    if not math.isfinite(difference):
-        return Estimate(difference)
-    worth = (float(w[side].sum()) ** 2 / float((w[side] ** 2).sum()) for side in (angle > 0, angle <= 0))
-    if min(worth) < FEWEST_VISITS:
-        return Estimate(difference)
-    error = bootstrap(lambda rows: side_difference(angle[rows], w[rows]), np.arange(len(w)), seed=seed)
-    return Estimate(difference, float(error))
+    return of_samples(_sides(angle), weight, seed=seed).differences[0, 1]
+
+
+def _sides(angle: Floats) -> Bools:
+    """Whether each angle is on the left, and on the right."""
+    return np.stack((angle <= 0, angle > 0), 1)
 
 
 def _error(samples: Floats, data: Floats, block: Rows | None) -> float:

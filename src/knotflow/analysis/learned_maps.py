@@ -10,6 +10,8 @@ import torch
 
 from knotflow.analysis.frame_table import spaced
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.molecules.atom_names import atom_names, coordinate_name
+from knotflow.molecules.system import topology_from_plain
 from knotflow.statistics.estimates import Floats
 
 POINTS: Final = 25
@@ -23,7 +25,7 @@ class LearnedMap:
     """The map of one coordinate in one coupling, at several frames, in standard coordinates."""
 
     name: str
-    """Name of the coordinate, such as ``torsion 4-6-8-14``."""
+    """Name of the coordinate, such as ``torsion C1-C2-C3-C4``."""
     coupling: int
     """Number of the coupling, from 1."""
     x: Floats
@@ -47,6 +49,7 @@ def learned_maps(
     """
     flow, like_q = copy.deepcopy(generator.flow).double(), generator.coordinates
     q = torch.from_numpy(coordinates[spaced(len(coordinates), points)]).double()
+    names = atom_names(topology_from_plain(generator.molecule["topology"]))
     kinds = {"torsion": like_q.torsions, "angle": like_q.angles, "bond": like_q.bonds}
     best: dict[str, tuple[float, LearnedMap]] = {}
     for number, (coupling, z, _) in enumerate(flow.layers(q), 1):
@@ -57,6 +60,12 @@ def learned_maps(
             # The spread of log-slopes ignores shifts of a circle, which do not change the density.
             spread = float(ladj.std(0, correction=0).mean())
             if kind not in best or spread > best[kind][0]:
-                found = LearnedMap(like_q.names[i], number, x.numpy(), y.numpy(), ladj.exp().numpy())
+                found = LearnedMap(
+                    coordinate_name(like_q.atoms[i], names),
+                    number,
+                    x.numpy(),
+                    y.numpy(),
+                    ladj.exp().numpy(),
+                )
                 best[kind] = (spread, found)
     return [best[kind][1] for kind in kinds if kind in best]

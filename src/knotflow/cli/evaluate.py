@@ -16,6 +16,7 @@ from knotflow.cli.model import ModelArgument, results_file
 from knotflow.cli.options import AllFramesOption, DrawnOption, Float64Option, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
+from knotflow.cli.state_table import state_table
 
 if TYPE_CHECKING:
     from knotflow.analysis import Evaluation
@@ -39,6 +40,21 @@ def evaluate(
             "For models of `knotflow train --temperatures`.",
         ),
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A state to compare, such as "anti: torsion 0 1 2 3 in 120..240": atoms by number from 0 or '
+            'by name (ALA2:CA), degrees, several conditions joined by "and"; repeatable. By default the '
+            "wells of all turning torsions and of rings.",
+        ),
+    ] = None,
+    chains: Annotated[
+        Path | None,
+        typer.Option(
+            help="Chains of `knotflow exact`, whose states are shown beside; by default exact.h5 beside the "
+            "model or here, if it is of this model."
+        ),
+    ] = None,
     dynamics: Annotated[
         bool,
         typer.Option(
@@ -58,6 +74,9 @@ def evaluate(
     errors: over replicas for data, over samples for samples. Hydrogens on the same atom are labelled as in
     the model, and mirror images are set aside; a line says in how many frames.
 
+    States are compared in data, samples, reweighted samples and exact chains: their populations, and the free
+    energies between all pairs. A number without ± is not known, as a state is visited too rarely.
+
     The drift score is included if the model's folder has results of `knotflow dynamics`.
 
     Examples:
@@ -66,6 +85,8 @@ def evaluate(
         knotflow evaluate ala2.safetensors data/other.h5 --samples 100000 --out other.json
 
         knotflow evaluate ala2 data/ala2.h5 --json --quiet
+
+        knotflow evaluate runs/butane data/butane.h5 --state "anti: torsion 0 1 2 3 in 120..240"
 
         knotflow evaluate runs/warm data/warm.h5 --temperature 300 --temperature 400
     """
@@ -87,11 +108,15 @@ def evaluate(
             all_frames=all_frames,
             float64=float64,
             temperatures=temperature or (),
+            states=state or (),
+            chains=chains,
             more=None if drift is None else {"dynamics": drift},
             progress=progress,
         )
     output.document(read_json(target))
     output.show(table(found))
+    if found.states:
+        output.show(state_table([group.plain() for group in found.states]))
     if found.temperatures:
         output.show(temperature_table(found))
     if drift is not None:
@@ -202,7 +227,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         for measure in result.measures.values():
             if measure.note:
                 yield f"{result.temperature:g} K, {measure.text}: {measure.note}"
-    if not evaluation.residues:
-        yield "No residue has both phi and psi, so there are no results on torsions."
+    if not evaluation.states:
+        yield "No torsion or ring has more than one well, so there are no states; name your own with --state."
     spent = ", ".join(f"{work} {seconds:.1f} s" for work, seconds in evaluation.seconds.items())
     yield f"Time: {spent}."

@@ -15,6 +15,7 @@ from knotflow.cli.options import Float64Option, SamplesOption, SeedOption, from_
 from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, keep
+from knotflow.cli.state_table import state_table
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
@@ -152,6 +153,8 @@ def _report(run: ExactRun, files: list[Path], output: Output) -> None:
     table.add_row("seconds", f"{run.seconds:,.0f}")
     output.document(_results(run, files, found))
     output.show(table)
+    if found.states:
+        output.show(state_table([group.plain() for group in found.states]))
     output.show(memory_table(found.memory, run.plan.every))
     for sentence in warnings(run.moves, found):
         output.say(sentence)
@@ -168,6 +171,7 @@ def _results(run: ExactRun, files: list[Path], found: ChainSummary) -> dict[str,
         "acceptance": {kind: moves.acceptance if moves.tried else None for kind, moves in run.moves.items()},
         "energy": found.energy,
         "side_differences": found.sides,
+        "states": [group.plain() for group in found.states],
         "autocorrelation": {
             name: {"time": every * memory.time, "samples": memory.samples}
             for name, memory in found.memory.items()

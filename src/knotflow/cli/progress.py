@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from typing import Final, Self
 
 import typer
@@ -25,7 +26,7 @@ FASTEST: Final = 0.5
 SHORT_PAUSE: Final = 10.0
 """Least number of seconds between two lines, unless a stage begins or ends."""
 LONG_PAUSE: Final = 60.0
-"""Largest number of seconds between two lines, as long as the work reports progress."""
+"""Largest number of seconds between two lines."""
 
 
 class TimeLeft:
@@ -96,7 +97,8 @@ class Display:
 
     A terminal shows a bar for the current stage, and keeps one line for each stage that has ended. Elsewhere
     a line is printed when a stage begins, as soon as the time left is known, for every tenth of the work or
-    every minute, and when the stage ends.
+    every minute, and when the stage ends. If the work itself says nothing for a minute, a thread prints that
+    it goes on.
 
     Args:
         console: The console to print to.
@@ -125,15 +127,42 @@ class Display:
         self._tenth, self._estimated = 0, False
         self._names: set[str] = set()
         """Names of the stages in the current piece of work."""
+        self._lock, self._over = Lock(), Event()
+        self._watcher = Thread(target=self._watch, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
         self.bar.start()
+        if not self.console.is_terminal:
+            self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
         self.bar.stop()
 
     def __call__(self, doing: str, done: float, total: float, note: str = "") -> None:
+        with self._lock:
+            self._report(doing, done, total, note)
+
+    def _watch(self) -> None:
+        while not self._over.wait(SHORT_PAUSE):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Print that the work goes on, if nothing was printed for `LONG_PAUSE`."""
+        with self._lock:
+            if self._over.is_set() or not self._doing or self.clock() - self._said < LONG_PAUSE:
+                return
+            if 0 < self._total <= self._done:
+                self._say("done, the work goes on")
+            else:
+                percent = f"{int(100 * self._done / self._total)} %" if self._total and self._done else ""
+                left = str(self.left) if self._total else ""
+                self._say(percent, left, f"{duration(self.clock() - self._began)} so far")
+
+    def _report(self, doing: str, done: float, total: float, note: str) -> None:
         goes_on = total == self._total and done >= self._done
         ended = 0 < self._total <= self._done
         if goes_on and ended and doing == self._doing:

@@ -33,7 +33,7 @@ def report(
 
     The page is a single file that works offline. Its numbers come from metrics.json beside the model, if that
     file has the same model, DATA, --samples and --seed; otherwise the model is evaluated first, as by
-    `knotflow evaluate`.
+    `knotflow evaluate`. States that were named there with --state stay, and exact chains are found as there.
 
     Without DATA, the command looks for the training data in the working folder, near the model, and in
     subfolders called data. If it finds none, the page shows what can be learned from samples alone.

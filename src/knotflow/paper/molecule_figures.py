@@ -114,7 +114,7 @@ def load(file: Path, about: str) -> ShownFrames | None:
 
 def _table(arrays: dict[str, NDArray[Any]], side: str) -> FrameTable:
     own = {name.removeprefix(f"{side} "): part for name, part in arrays.items() if name.startswith(side)}
-    columns = {name: own[name] for name in ("kept", "true_force", "flow_force")}
+    columns: dict[str, Any] = {name: own[name] for name in ("kept", "true_force", "flow_force")}
     for name in COLUMNS:
         columns[name] = own[name].astype(np.float64) if own[name].dtype == np.float32 else own[name]
     torsions = {

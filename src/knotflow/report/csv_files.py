@@ -68,11 +68,12 @@ def profiles(
 
     Args:
         one: Profiles of one torsion, by residue, torsion and source.
-        two: Profiles of both, by residue and source.
+        two: Profiles of both, by residue and source; other pairs are left out.
     """
     rows: list[list[str]] = []
-    for residue, surfaces in two.items():
-        for angle, by_source in one[residue].items():
+    for residue, of_angles in one.items():
+        surfaces = two[residue]
+        for angle, by_source in of_angles.items():
             for source, profile in by_source.items():
                 for x, *numbers in zip(profile.middle, profile.value, profile.error, strict=True):
                     place = [_short(x), ""] if angle == "phi" else ["", _short(x)]
@@ -83,6 +84,32 @@ def profiles(
                 cell = (middle[i], middle[j], surface.value[i, j], surface.error[i, j])
                 rows.append([residue, source, *map(_short, cell)])
     return _table(["residue", "source", "phi", "psi", "free_energy", "error"], rows)
+
+
+def torsions(others: Mapping[str, Mapping[str, Profile]]) -> bytes:
+    """Free energies along torsions other than phi and psi, by torsion and source."""
+    rows = [
+        [torsion, source, *map(_short, row)]
+        for torsion, by_source in others.items()
+        for source, profile in by_source.items()
+        for row in zip(profile.middle, profile.value, profile.error, strict=True)
+    ]
+    return _table(["torsion", "source", "angle", "free_energy", "error"], rows)
+
+
+def states(groups: Iterable[Mapping[str, Any]]) -> bytes:
+    """Populations of states, and free energies between them in kT (`ComparedStates.plain`)."""
+    rows = []
+    for group in groups:
+        for kind, name in (("states", "name"), ("differences", "text")):
+            for entry in group[kind]:
+                numbers = entry["population" if kind == "states" else "free_energy"]
+                text = entry.get("definition", ""), entry.get("unit", "")
+                rows += [
+                    [group["group"], entry[name], source, *map(found.get, ("value", "error")), *text]
+                    for source, found in numbers.items()
+                ]
+    return _table(["group", "state", "source", "value", "error", "definition", "unit"], rows)
 
 
 def marginals(found: Iterable[Marginal]) -> bytes:

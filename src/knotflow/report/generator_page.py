@@ -15,9 +15,12 @@ from knotflow.analysis.frame_table import FrameTable
 from knotflow.analysis.free_energy_profiles import Marginal, marginal
 from knotflow.analysis.learned_maps import LearnedMap
 from knotflow.analysis.measures import log_weights, reweighted
+from knotflow.analysis.states import numbers_of, sources_in
 from knotflow.dynamics.record import Record
 from knotflow.dynamics.score import drift
 from knotflow.files import json_bytes
+from knotflow.molecules.atom_names import atom_names, coordinate_name
+from knotflow.molecules.system import topology_from_plain
 from knotflow.report import csv_files
 from knotflow.report.curve_plots import Curve, draw_curves
 from knotflow.report.dynamics_plots import EnergyPanel, draw_energies, reasons
@@ -25,7 +28,7 @@ from knotflow.report.figures import FLOW, MD, REWEIGHTED, TRUTH, png
 from knotflow.report.force_plots import draw_forces
 from knotflow.report.histogram_plots import draw_energy_histograms, draw_marginal, energy_span
 from knotflow.report.map_plots import draw_learned
-from knotflow.report.molecule_view import MoleculeView, elements_of, view_of
+from knotflow.report.molecule_view import MoleculeView, view_of
 from knotflow.report.page import Download, Page, Picture, Section, Table, write_page
 from knotflow.report.torsion_sections import Torsions
 from knotflow.report.verdicts import Verdict, judge
@@ -122,7 +125,8 @@ def _page(report: GeneratorReport) -> Page:
     free = Torsions(report.sources, report.seed)
     marginals = _marginals(report)
     sections = [
-        free.ramachandran(),
+        *_states(report),
+        free.maps(),
         free.profiles(),
         _forces(report),
         _energies(report),
@@ -134,6 +138,32 @@ def _page(report: GeneratorReport) -> Page:
         _downloads(report, free, marginals),
     ]
     return Page(f"Boltzmann generator of {report.molecule['name']}", lead, sections)
+
+
+def _states(report: GeneratorReport) -> list[Section]:
+    groups = report.metrics.get("states", ())
+    if not groups:
+        return []
+    sources = sources_in(groups)
+    populations = [
+        [f"{group['group']}: {state['name']}", *numbers_of(state["population"], sources), state["definition"]]
+        for group in groups
+        for state in group["states"]
+    ]
+    differences = [
+        [f"{group['group']}: {pair['text']}", *numbers_of(pair["free_energy"], sources)]
+        for group in groups
+        for pair in group["differences"]
+    ]
+    text = (
+        "Populations, from 0 to 1; definitions are in degrees. Without ±: visited too rarely for an error "
+        "bar, so not known."
+    )
+    between = "In kT, between all pairs of states; a dash where one is never visited."
+    return [
+        Section("States", [text], Table(["state", *sources, "definition"], populations)),
+        Section("Free energies between states", [between], Table(["pair", *sources], differences)),
+    ]
 
 
 def _forces(report: GeneratorReport) -> Section:
@@ -197,12 +227,12 @@ def _log_z(report: GeneratorReport) -> float:
 def _marginals(report: GeneratorReport) -> list[Marginal]:
     kept = report.samples.kept
     weight = np.zeros(len(kept)) if report.weight is None else report.weight[kept]
-    elements, kinds = elements_of(report.molecule), {2: "bond", 3: "angle", 4: "torsion"}
+    names = atom_names(topology_from_plain(report.molecule["topology"]))
     found = []
     for k, atoms in enumerate(report.coordinates):
         data = None if report.data is None else report.data.coordinates[:, k]
         values = report.samples.coordinates[:, k]
-        name = f"{kinds[len(atoms)]} {'-'.join(f'{elements[i]}{i}' for i in atoms)}"
+        name = coordinate_name(atoms, names)
         # Torsions on a line may go around more than once.
         turns = len(atoms) == 4 and all(
             np.nanmax(np.abs(part), initial=0) <= math.pi + 1e-5
@@ -351,8 +381,12 @@ def _downloads(report: GeneratorReport, free: Torsions, marginals: Sequence[Marg
     }
     if report.data is not None:
         files["data.csv"] = csv_files.frames(report.data)
-    if free.sets:
+    if free.one:
         files["free_energies.csv"] = csv_files.profiles(free.one, free.two)
+    if free.others:
+        files["torsions.csv"] = csv_files.torsions(free.others)
+    if report.metrics.get("states"):
+        files["states.csv"] = csv_files.states(report.metrics["states"])
     if report.record is not None:
         files["dynamics.csv"] = csv_files.dynamics(report.record)
         files["drift.json"] = json_bytes(report.drift)

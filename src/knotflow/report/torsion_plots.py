@@ -1,4 +1,4 @@
-"""Pictures of backbone torsions: how often they occur, and free energies with error bars.
+"""Pictures of torsions: how often they occur, and free energies with error bars.
 
 Brightness is monotone in all maps, so that they can be read in black and white.
 """
@@ -31,8 +31,13 @@ LARGEST_ERROR: Final = 1.0
 """Range of the greys of errors, in kT."""
 
 
-def draw_ramachandran(title: str, angles: Floats, weight: Floats | None = None) -> Figure:
-    """How often pairs (phi, psi) occur, on a logarithmic scale: angles in rad, shape (n, 2)."""
+BACKBONE: Final = ("phi", "psi")
+
+
+def draw_ramachandran(
+    title: str, angles: Floats, weight: Floats | None = None, labels: tuple[str, str] = BACKBONE
+) -> Figure:
+    """How often pairs of torsions occur, on a logarithmic scale: angles in rad, shape (n, 2)."""
     figure, axis = titled_axis(title)
     from matplotlib.colors import LogNorm
 
@@ -43,7 +48,7 @@ def draw_ramachandran(title: str, angles: Floats, weight: Floats | None = None) 
     with np.errstate(invalid="ignore", divide="ignore"):
         density = counts / counts.sum() * (RAMACHANDRAN_BINS / 360) ** 2
     density = np.where(density > 0, density, np.nan)
-    image = torsion_image(axis, density, cmap="viridis_r", norm=LogNorm(*DENSITIES, clip=True))
+    image = torsion_image(axis, density, labels=labels, cmap="viridis_r", norm=LogNorm(*DENSITIES, clip=True))
     color_bar(axis, image, "density, 1/degree²")
     return figure
 
@@ -63,11 +68,11 @@ def draw_profiles(label: str, profiles: Mapping[str, Profile], floor: float) -> 
     return figure
 
 
-def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
-    """The free energy on (phi, psi) in colours and, unless it is too noisy, contours 2 kT apart."""
+def draw_surface(title: str, profile: Profile, floor: float, labels: tuple[str, str] = BACKBONE) -> Figure:
+    """The free energy on two torsions in colours and, unless it is too noisy, contours 2 kT apart."""
     figure, axis = titled_axis(title)
     value = profile.value - floor
-    image = torsion_image(axis, value, cmap="viridis", vmin=0, vmax=HIGHEST)
+    image = torsion_image(axis, value, labels=labels, cmap="viridis", vmin=0, vmax=HIGHEST)
     middle = np.degrees(profile.middle)
     if np.isfinite(profile.error).any() and np.nanmedian(profile.error) < NOISE:
         lines = axis.contour(
@@ -79,10 +84,10 @@ def draw_surface(title: str, profile: Profile, floor: float) -> Figure:
     return figure
 
 
-def draw_surface_error(title: str, profile: Profile) -> Figure:
-    """Standard errors of the free energy on (phi, psi); crosses where only the error is unknown."""
+def draw_surface_error(title: str, profile: Profile, labels: tuple[str, str] = BACKBONE) -> Figure:
+    """Standard errors of the free energy on two torsions; crosses where only the error is unknown."""
     figure, axis = titled_axis(title)
-    image = torsion_image(axis, profile.error, cmap="Greys", vmin=0, vmax=LARGEST_ERROR)
+    image = torsion_image(axis, profile.error, labels=labels, cmap="Greys", vmin=0, vmax=LARGEST_ERROR)
     i, j = np.nonzero(np.isfinite(profile.value) & ~np.isfinite(profile.error))
     middle = np.degrees(profile.middle)
     axis.plot(middle[i], middle[j], linestyle="", marker="x", markersize=2.2, color="0.35", mew=0.5)
@@ -90,14 +95,21 @@ def draw_surface_error(title: str, profile: Profile) -> Figure:
     return figure
 
 
-def torsion_image(axis: Axes, values: Floats, background: str = "white", **colours: Any) -> AxesImage:
-    """Draw values on bins, indexed ``[phi, psi]``, in colours over axes in degrees."""
+def torsion_image(
+    axis: Axes,
+    values: Floats,
+    background: str = "white",
+    labels: tuple[str, str] = BACKBONE,
+    **colours: Any,
+) -> AxesImage:
+    """Draw values on bins, indexed ``[first, second]``, in colours over axes in degrees."""
     square = (-180, 180, -180, 180)
     image = axis.imshow(
         values.T, origin="lower", extent=square, aspect="auto", interpolation="nearest", **colours
     )
     # Fixed, so that contours and crosses drawn later do not move them.
-    axis.set(xlim=(-180, 180), ylim=(-180, 180), box_aspect=1, xlabel="phi, degrees", ylabel="psi, degrees")
+    x, y = (f"{label}, degrees" for label in labels)
+    axis.set(xlim=(-180, 180), ylim=(-180, 180), box_aspect=1, xlabel=x, ylabel=y)
     axis.set_xticks(DEGREES)
     axis.set_yticks(DEGREES)
     axis.tick_params(labelsize=8)

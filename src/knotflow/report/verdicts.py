@@ -12,7 +12,7 @@ training.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -179,6 +179,16 @@ SIDES: Final = Rule(
     unknown="the free energy between the sides of phi of {residue} cannot be compared: {why}",
     least_error=1.0,  # of the logarithm of a count of one
 )
+STATES: Final = Rule(
+    "States",
+    (0.05, 0.1),
+    "populations of states against data, from exact chains if there are any, else reweighted: "
+    "good within {}, fair within {}",
+    good="populations of states are those of the data",
+    fair="populations of states are about those of the data",
+    poor="populations of states are not those of the data",
+    unknown="populations of states cannot be compared with data: no state is visited often enough in both",
+)
 STRUCTURES: Final = Rule(
     "Structures",
     (0.01, 0.05),
@@ -245,6 +255,8 @@ def judge(
         found += [
             _torsions(residue, of_torsions, rows), _sides(residue, of_torsions, rows, trusted=trusted)
         ]  # fmt: skip
+    if groups := metrics.get("states"):
+        found.append(_states(groups, rows, trusted=trusted))
     bad = sum(_measure(measures, key).value for key in ("wrong_handed", "not_finite"))
     span = share_interval(bad, samples, ERRORS) if samples else (math.nan, math.nan)
     more = rows.cure(STRUCTURES, samples=(span[1] - span[0]) / (2 * ERRORS))
@@ -333,6 +345,29 @@ def _sides(residue: str, found: Mapping[str, Any], rows: Rows, *, trusted: bool)
     if not trusted:
         return SIDES.not_known(f"{number}, but {UNTRUSTED}", residue=residue)
     return SIDES.verdict(_size(gap), number, more, residue=residue)
+
+
+def _states(groups: Sequence[Mapping[str, Any]], rows: Rows, *, trusted: bool) -> Verdict:
+    """Judge the state whose population may be farthest from that in the data, of those known in both."""
+    ours = "exact" if any("exact" in s["population"] for group in groups for s in group["states"]) else ""
+    if not ours and not trusted:
+        return STATES.not_known(UNTRUSTED)
+    found = []
+    for group in groups:
+        for state in group["states"]:
+            here, data = (
+                Estimate.read(state["population"].get(source) or {})
+                for source in (ours or "reweighted", "data")
+            )
+            if math.isfinite((here - data).error):
+                found.append((_size(here - data)[1], here, data, f"{state['name']} of {group['group']}"))
+    if not found:
+        return STATES.verdict((math.nan, math.nan), "")
+    _, here, data, name = max(found, key=lambda row: row[0])
+    name = name.replace("{", "{{").replace("}", "}}")
+    number = f"{name} has {here} {'in exact chains' if ours else 'reweighted'}, {data} in the data"
+    errors = {"frames": data.error} if ours else {"frames": data.error, "samples": here.error}
+    return STATES.verdict(_size(here - data), number, rows.cure(STATES, **errors))
 
 
 def _with_bar(found: Estimate) -> str:

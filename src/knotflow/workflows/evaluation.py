@@ -15,7 +15,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.workflows.models import energy_of, model_file
+from knotflow.workflows.models import energy_of, find_chains, model_file
 
 
 def evaluate(
@@ -30,6 +30,8 @@ def evaluate(
     energy: MolecularEnergy | None = None,
     workers: int | None = None,
     temperatures: Sequence[float] = (),
+    states: Sequence[str] = (),
+    chains: str | Path | None = None,
     more: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
@@ -48,11 +50,17 @@ def evaluate(
         workers: Processes of OpenMM; None: one per core.
         temperatures: Temperatures in K at which to compute free energy, mean energy and heat capacity as
             well, from as many samples each; the model must know them.
+        states: States whose populations and free energies are compared, such as
+            ``"anti: torsion 0 1 2 3 in 120..240"``: atoms by number from 0 or by name (ALA2:CA), degrees,
+            conditions joined by "and". By default the wells of all turning torsions and of rings.
+        chains: Exact chains (`knotflow exact`), whose states are given beside; None: ``exact.h5`` beside the
+            model, if it is of this model.
         more: Further entries for the file.
         progress: Called with frames and samples, stage by stage.
 
     Raises:
-        ValueError: if the data are of another molecule, temperature or force field, or without frames.
+        ValueError: if a state cannot be read, or if the data are of another molecule, temperature or force
+            field, or without frames.
         OSError: if a file is missing or damaged.
     """
     path = model_file(model)
@@ -65,7 +73,10 @@ def evaluate(
         generator.at(temperature)  # refuse now, not after the work
     evaluations = samples * (1 + len(temperatures))
     with energy_of(system, energy, evaluations=evaluations, workers=workers) as field:
-        found = measure(generator, data, field, split=split, samples=samples, seed=seed, progress=progress)
+        found = measure(
+            generator, data, field, split=split, samples=samples, seed=seed, states=states,
+            chains=find_chains(path) if chains is None else chains, progress=progress,
+        )  # fmt: skip
         if temperatures:
             warm = at_temperatures(
                 generator, temperatures, field, data, samples=samples, seed=seed, progress=progress

@@ -1,14 +1,19 @@
-"""Find what users name: a model's file, the folder for its results, the energy of its molecule."""
+"""Find what users name: a model's file, the folder of its results, its chains, its energy."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from knotflow.energies import MolecularEnergy, force_field
 from knotflow.flows.pretrained import FOLDER, pretrained_file, pretrained_names
+from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
+from knotflow.storage import trajectory
+
+CHAINS: Final = "exact.h5"
+"""File name of exact chains, unless another is given."""
 
 
 def model_file(model: str | Path) -> Path:
@@ -40,6 +45,17 @@ def model_file(model: str | Path) -> Path:
 def results_folder(model: Path) -> Path:
     """The folder of a model file or, for a model that comes with knotflow, a folder in ``runs``."""
     return Path("runs") / model.stem if model.parent == FOLDER else model.parent
+
+
+def find_chains(model: Path) -> Path | None:
+    """The exact chains of a model: ``exact.h5`` beside it or in the working folder; None if not of it."""
+    for path in (results_folder(model) / CHAINS, Path(CHAINS)):
+        with suppress(OSError, ValueError):  # no such file, or another one of that name
+            info = trajectory.open_info(path)
+            source = info.provenance.get("source") if info.provenance.get("command") == "exact" else None
+            if source and info.n_frames and source["fingerprint"] == file_fingerprint(model):
+                return path
+    return None
 
 
 def energy_of(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from knotflow.analysis.evaluation import evaluate, evaluation_inputs, is_evaluation_of
+from knotflow.analysis.evaluation import evaluate, evaluation_inputs, noted_evaluation
 from knotflow.analysis.frame_table import (
     FrameTable,
     observe_data,
@@ -25,7 +25,7 @@ from knotflow.extras import need
 from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint
+from knotflow.inputs import file_fingerprint, made_of
 from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -33,7 +33,7 @@ from knotflow.report.curve_plots import Curve
 from knotflow.report.generator_page import GeneratorReport, write_generator_page
 from knotflow.report.verdicts import Verdict
 from knotflow.storage import trajectory
-from knotflow.workflows.models import energy_of, model_file, results_folder
+from knotflow.workflows.models import energy_of, find_chains, model_file, results_folder
 
 METRICS: Final = "metrics.json"
 RUN_MODEL: Final = "model.safetensors"
@@ -67,7 +67,8 @@ def write_report(
     """Write one page about a Boltzmann generator, evaluating it first unless that has been done.
 
     The numbers are those of ``metrics.json`` in the folder, if they are of the same model, data, samples,
-    seed, precision, force field and version. Otherwise the model is evaluated, and they are written there.
+    seed, precision, force field, exact chains and version. Otherwise the model is evaluated, with the states
+    that were named there, and they are written there.
 
     Args:
         model: A model file, the folder of a training run, or ``"ala2"``, which comes with knotflow.
@@ -98,15 +99,19 @@ def write_report(
     page = folder / "report.html" if out is None else Path(out)
     generator, file, written = BoltzmannGenerator.load(path), folder / METRICS, None
     with energy_of(MolecularSystem.parse(molecule), energy, evaluations=samples, workers=workers) as field:
-        inputs = evaluation_inputs(path, source, samples=samples, seed=seed, energy=field)
-        if is_evaluation_of(file, inputs):
+        chains, noted = find_chains(path), noted_evaluation(file) or {}
+        inputs = evaluation_inputs(path, source, samples=samples, seed=seed, energy=field, chains=chains)
+        if noted.get("states") is not None and made_of(noted, inputs):
             metrics, frames = read_json(file), None
             if source is not None:
                 rows, _ = rows_to_judge_by(split, source, trajectory.open_info(source).n_frames)
                 frames = observe_data(generator, source, field, only_kept(rows, generator.n_atoms), progress)
             drawn = observe_samples(generator, field, samples, seed, progress)
         else:
-            options: Any = {"split": split, "samples": samples, "seed": seed, "progress": progress}
+            options: Any = {
+                "split": split, "samples": samples, "seed": seed, "progress": progress,
+                "states": noted.get("states") or (), "chains": chains,
+            }  # fmt: skip
             found = evaluate(generator, source, field, **options)
             drawn, frames, metrics = found.samples, found.data, found.plain()
             if source is not None:
