@@ -24,7 +24,9 @@ QUICKSTART_HOURS = 0.2
 
 
 def run(
-    molecule: Annotated[str, typer.Argument(help="ala2 or a .pdb file.")] = "ala2",
+    molecule: Annotated[
+        str, typer.Argument(help="ala2, a file, or SMILES; as --molecule elsewhere.")
+    ] = "ala2",
     hours: Annotated[float, typer.Option(help="Time for everything together.")] = 2.0,
     out: OutOption = Path("runs/run"),
     peptide: options.PeptideOption = None,
@@ -32,6 +34,9 @@ def run(
     solvent: options.SolventOption = "obc",
     temperature: options.TemperatureOption = 300.0,
     add_hydrogens: options.AddHydrogensOption = False,
+    energy: options.EnergyOption = "force-field",
+    charge: options.ChargeOption = None,
+    multiplicity: options.MultiplicityOption = None,
     again: Annotated[
         Stage | None, typer.Option(help="Do a stage again, and all that follow; their results are removed.")
     ] = None,
@@ -56,13 +61,17 @@ def run(
 
         knotflow run --peptide AAA --hours 6 --out runs/aaa
 
+        knotflow run CCCC --energy xtb --hours 0.5 --out runs/butane
+
         knotflow run mine.pdb --add-hydrogens --out runs/mine --again train
     """
     need("a run", *MODULES)
     from knotflow.workflows.whole_run import Run
 
     named = None if peptide is not None and molecule == "ala2" else molecule
-    system = options.load_molecule(named, peptide, force_field, solvent, temperature, add_hydrogens)
+    system = options.load_molecule(
+        named, peptide, force_field, solvent, temperature, add_hydrogens, energy, charge, multiplicity
+    )
     _complete(Run(out, system, hours, seed), Output(as_json=as_json, quiet=quiet), again)
 
 

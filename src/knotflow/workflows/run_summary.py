@@ -76,6 +76,7 @@ def lines(job: Run, found: Facts) -> dict[str, str]:
     verdicts = {verdict.subject: verdict for verdict in judge(_with_all_frames(found))}
     weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
     sides = [verdict.sentence for name, verdict in verdicts.items() if name.startswith("Free energy")]
+    sides += [verdicts["States"].sentence] if "States" in verdicts else []
     if weights.level is Level.POOR:
         worth = f"{worth}; {weights.sentence}"
     sides += [f"exact chains give {difference} kT for {name}" for name, difference in found.chains.items()]

@@ -282,6 +282,11 @@ class Run:
         if self._decided("rows"):
             with force_field(self.system, evaluations=plan.evaluations) as energy:
                 open_run(self.chains, self.model, plan).run(energy, progress)
+            self.evaluate(progress)  # with states of the chains beside the others
+
+    def evaluate(self, progress: Progress) -> None:
+        """Compare the model with held-out frames and with the energy."""
+        evaluate(self.model, self.data, self.metrics, **self._measuring(), progress=progress)
 
     def _rows(self) -> int:
         """States of each chain for which there is time; 0 if weights can be trusted."""
@@ -356,9 +361,7 @@ class Run:
                 "evaluating",
                 lambda: evaluation_inputs(self.model, self.data, **self._measuring()),
                 lambda: noted_evaluation(self.metrics),
-                lambda progress: evaluate(
-                    self.model, self.data, self.metrics, **self._measuring(), progress=progress
-                ),
+                self.evaluate,
             ),
             "exact": ("exact chains", lambda: {"rows": self.amounts().rows}, chained, self.exact),
             "report": ("writing the page", self.page_inputs, self.noted_page, write_page),
