@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py
 $(NATIVE): $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp) $(KERNELS)/build.py | $(STAMP)
 	$(BUILD)
 
-run: $(READY) ## see it work: simulate, train, sample, judge, a page (about four minutes)
+run: $(READY) ## see it work: simulate, train, sample, judge, a page (twelve minutes)
 	$(BIN)/knotflow $(RUN)
 
 test: lint ## lint, tests, and the documentation built strictly

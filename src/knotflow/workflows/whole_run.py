@@ -50,8 +50,8 @@ SHARES: Final = {
     "report": 0.05,
 }
 """Shares of the time, by stage."""
-LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8, "xtb": 4}
-"""Ladders of a simulation, by engine; slow energies have few, so that each can be long."""
+LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8}
+"""Ladders of a simulation, by engine. Other energies are slow: two ladders of four temperatures."""
 FIRST_FRAMES: Final = 40
 """Frames of each ladder after which the speed of a simulation is known."""
 FEWEST_FRAMES: Final = 100
@@ -199,16 +199,19 @@ class Run:
             few = {"replicas": 1, "frames": frames, "interval": 10, "equilibration": 10, "seed": self.seed}
             return Simulation(self.data, self.system, SimulationPlan.parse(few), 1)
         engine = self._engine()
+        short = self.hours < 1
         plan = {
             "engine": engine,
             "method": "tempering",
-            "replicas": LADDERS.get(engine, LADDERS["xtb"]),
+            "replicas": LADDERS.get(engine, 2),
             "frames": frames,
-            "interval": 100 if self.hours < 1 else 250,
-            "equilibration": 5_000 if self.hours < 1 else 20_000,
+            "interval": 100 if short else 250,
+            "equilibration": 5_000 if short else 20_000,
             "highest_temperature": 1000.0 if self.system.n_atoms <= SMALL else 700.0,
             "seed": self.seed,
         }
+        if engine not in LADDERS:
+            plan |= {"rungs": 4, "interval": 20 if short else 50, "equilibration": 1_000 if short else 5_000}
         return Simulation(self.data, self.system, SimulationPlan.parse(plan))
 
     def _engine(self) -> EngineName:
@@ -367,6 +370,7 @@ class Run:
             "report": ("writing the page", self.page_inputs, self.noted_page, write_page),
         }
         several = {
+            "simulate": (0.2, 0.8),  # to measure its speed; the rest
             "train": (0.05, 0.25, 0.1, 0.2, 0.4),
             "evaluate": (1.0, 1.0, 1.0),
             "report": (1.0, 1.0, 1.0),
