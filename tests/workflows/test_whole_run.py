@@ -13,7 +13,7 @@ from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS, relative_length
 from knotflow.workflows import whole_run
 from knotflow.workflows.run_summary import Facts, lines
-from knotflow.workflows.whole_run import NOTE, SHARES, Amounts, Run, complete, evaluations_per_second
+from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete, evaluations_per_second
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -96,6 +96,8 @@ def test_the_speed_of_an_energy_is_measured_with_few_calls_if_it_is_slow(monkeyp
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
     class Ready:
+        steps_in_a_pass = 1000.0
+
         def seconds_per_step(self) -> float:
             return step
 
@@ -112,8 +114,26 @@ def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expe
     assert (here.choice().steps, here.choice().refine) == expected
 
 
+def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
+    class Ready:
+        steps_in_a_pass = 4.0
+
+        def seconds_per_step(self) -> float:
+            return 0.1
+
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 500.0)
+    monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
+    here = job(tmp_path)
+    here.train(lambda *_: None)
+    # 60 steps leave time for the refinement, even with a slow energy.
+    assert (here.amounts().steps, here.amounts().refine) == (4 * PASSES, True)
+
+
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
     class Ready:
+        steps_in_a_pass = 1000.0
+
         def seconds_per_step(self) -> float:
             return 10.0
 

@@ -207,6 +207,11 @@ class Prepared:
     metric: Metric
     """Measure of force errors."""
 
+    @property
+    def steps_in_a_pass(self) -> float:
+        """Steps in which every frame is used once."""
+        return len(self.train.x) / self.training.batch_size
+
     def seconds_per_step(self, steps: int = 3) -> float:
         """Time of a step of the training, measured; the flow stays as it is."""
         flow = copy.deepcopy(self.flow)

@@ -60,6 +60,8 @@ MOST_FRAMES: Final = 500_000
 """Frames of all temperatures above which more hardly help, but fill memory."""
 STEPS: Final = (200, 6000)
 """Fewest and most steps of the training; the refinement adds more."""
+PASSES: Final = 15
+"""Passes through the frames after which a flow begins to memorise them."""
 SAMPLES: Final = (1_000, 100_000)
 """Fewest and most samples."""
 ROWS: Final = (20, 400)
@@ -252,12 +254,14 @@ class Run:
         """Train and refine for the time of this stage."""
         if self.amounts().steps is None:
             progress("timing a step of the training", 0, 0)
-            step = prepare(self.data, self.choice()).seconds_per_step()
+            ready = prepare(self.data, self.choice())
+            step = ready.seconds_per_step()
             with force_field(self.system) as energy:
                 rate = evaluations_per_second(energy, self.system)
             length = relative_length(3 * self.system.n_atoms - 6)
             refined = step * (1 + length) + length * EVALUATIONS / rate
-            fewest, most = STEPS
+            enough = math.ceil(PASSES * ready.steps_in_a_pass)
+            fewest, most = (min(limit, enough) for limit in STEPS)
             steps, refine = int(self.seconds("train") / refined), True
             if steps < fewest:
                 steps, refine = int(self.seconds("train") / step), False
