@@ -598,3 +598,30 @@ def test_stiff_torsions_are_unwound(tmp_path: Path) -> None:
     split = notes(tmp_path / "run" / "model.safetensors")["split"]
     assert split["kind"] == "time" and all(a < b for a, b in split["validation"])
     assert all(first[1] < second[0] for first, second in pairwise(split["validation"]))
+
+
+def test_the_time_of_a_step_is_that_of_the_loss_and_its_gradient(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = molecules.prepare(data, CHOICE)
+    assert ready.steps_in_a_pass == len(ready.train.x) / ready.training.batch_size
+    before = [parameter.clone() for parameter in ready.flow.parameters()]
+    steps: list[float] = []
+
+    class Loss:
+        def __call__(self, flow: torch.nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+            assert flow is not ready.flow and len(batch.x) == ready.training.batch_size
+            steps.append(5.0 if not steps else 0.25)  # the first step also warms up
+            return sum(p.sum() for p in flow.parameters()), {}
+
+    monkeypatch.setattr(molecules, "make_loss", lambda *_: Loss())
+    monkeypatch.setattr(molecules.time, "perf_counter", lambda: sum(steps))
+    assert ready.seconds_per_step() == 0.25
+    assert all(map(torch.equal, before, ready.flow.parameters()))
+    assert all(parameter.grad is None for parameter in ready.flow.parameters())
+
+
+def test_steps_and_epochs_are_two_lengths() -> None:
+    assert training_config(MoleculeTraining(steps=70), 1000, 60).steps == 70
+    with pytest.raises(ValueError, match="epochs and steps both say how long to train"):
+        MoleculeTraining(steps=70, epochs=2.0)
