@@ -85,6 +85,16 @@ def test_the_speed_of_an_energy_is_measured_with_few_calls_if_it_is_slow(monkeyp
     assert energy.asked == asked
 
 
+class Ready:
+    """A training whose steps take so long."""
+
+    def __init__(self, seconds: float, steps_in_a_pass: float = 1000.0) -> None:
+        self.seconds, self.steps_in_a_pass = seconds, steps_in_a_pass
+
+    def seconds_per_step(self) -> float:
+        return self.seconds
+
+
 @pytest.mark.parametrize(
     ("step", "rate", "expected"),
     [
@@ -95,13 +105,7 @@ def test_the_speed_of_an_energy_is_measured_with_few_calls_if_it_is_slow(monkeyp
     ],
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
-    class Ready:
-        steps_in_a_pass = 1000.0
-
-        def seconds_per_step(self) -> float:
-            return step
-
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(step))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: rate)
     monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
     assert relative_length(60) == 3.5
@@ -115,13 +119,7 @@ def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expe
 
 
 def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
-    class Ready:
-        steps_in_a_pass = 4.0
-
-        def seconds_per_step(self) -> float:
-            return 0.1
-
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(0.1, 4.0))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 500.0)
     monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
     here = job(tmp_path)
@@ -131,13 +129,7 @@ def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
 
 
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
-    class Ready:
-        steps_in_a_pass = 1000.0
-
-        def seconds_per_step(self) -> float:
-            return 10.0
-
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready())
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(10.0))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e5)
     with pytest.raises(
         ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*1\.24"

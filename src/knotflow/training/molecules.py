@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -35,12 +35,10 @@ from knotflow.training.frames import load_data
 from knotflow.training.objectives import Batch, Metric, make_loss
 from knotflow.training.refinement import refine
 from knotflow.training.replay import effective_share
-from knotflow.training.run import fit
+from knotflow.training.run import MODEL, fit
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
 from knotflow.transforms import FAMILIES, Line
 
-MODEL: Final = "model.safetensors"
-"""Name of the model's file in a run folder."""
 FORCE_SHARE = 3.0
 """Weight of the standardised force error, relative to the likelihood, in the presets best and quick. Near the
 optimum the gradient of the likelihood is noise, but that of the force error is not."""

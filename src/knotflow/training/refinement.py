@@ -26,7 +26,7 @@ from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.replay import MOVE_STEPS, MOVED, REJECTED, Replay, Wells
-from knotflow.training.run import fit
+from knotflow.training.run import MODEL, fit
 
 if TYPE_CHECKING:
     from knotflow.energies import MolecularEnergy
@@ -117,7 +117,7 @@ def refine(
         )
         replay.offset += length
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
-        seconds = notes(cycle / "model.safetensors")["seconds"]
+        seconds = notes(cycle / MODEL)["seconds"]
         history.append({"steps": length, "seconds": seconds, **found})
         lost, was = (-math.log(max(figures["ess"], 1e-12)) for figures in (found, before))
         if found["ess"] >= before["ess"]:

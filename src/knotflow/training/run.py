@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -39,6 +39,9 @@ with optional("training runs"):
     from knotflow.training.progress import ReportProgress
 
 Energy = Callable[[Tensor], Tensor]
+
+MODEL: Final = "model.safetensors"
+"""Name of the model's file in a run folder."""
 
 
 def fit(
@@ -96,7 +99,7 @@ def fit(
         )
     made = {"training": config.plain(), "data": fingerprint(train)}
     _claim(folder, {"flow": flow.config.plain(), **made})
-    model, progress = folder / "model.safetensors", progress or silent
+    model, progress = folder / MODEL, progress or silent
     if model.exists():
         return load(model)
 
@@ -231,7 +234,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     found = read_json(path)
     with contextlib.suppress(ConfigError, KeyError):
         found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
-        if (folder / "model.safetensors").exists():
+        if (folder / MODEL).exists():
             # The model of a finished run is returned with the networks it has, so their inputs may differ.
             for flow in (found["flow"], description["flow"]):
                 for coupling in flow["couplings"]:

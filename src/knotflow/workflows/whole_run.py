@@ -12,7 +12,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -218,10 +217,8 @@ class Run:
 
     def _engine(self) -> EngineName:
         """The fastest engine that knows the energy."""
-        if self.system.energy is None:
-            with suppress(ValueError):  # a force that torch does not support
-                TorchForceField(self.system)
-                return "torch"
+        if self.system.energy is None and isinstance(force_field(self.system), TorchForceField):
+            return "torch"
         return engine_of(self.system)
 
     def simulate(self, progress: Progress) -> None:
