@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from knotflow.workflows.evaluation import evaluate
     from knotflow.workflows.report import write_report
+    from knotflow.workflows.reweighting import reweight
     from knotflow.workflows.run_summary import run
     from knotflow.workflows.sampling import sample
     from knotflow.workflows.simulation import simulate
@@ -56,6 +57,7 @@ __all__ = [
     "fit",
     "load",
     "openmm_force",
+    "reweight",
     "run",
     "sample",
     "save",

@@ -130,6 +130,29 @@ def reverse_kl(z: LogZ, log_w: Floats, block: Rows | None = None) -> Estimate:
     return Estimate(float(work.mean()) + z.value - math.log(count / n), _error(influence, z.data, block))
 
 
+def between(
+    first: LogZ, second: LogZ, blocks: tuple[Rows | None, Rows | None] = (None, None), *, same_samples: bool
+) -> Estimate:
+    r"""$F_2 - F_1 = \log Z_1 - \log Z_2$ in kT, the free energy between two targets, by way of flows.
+
+    Args:
+        first: Of the first target.
+        second: Of the second.
+        blocks: The block of each frame of data, for both targets.
+        same_samples: Whether both estimates are of the same samples, weighted by one energy and by the other:
+            their errors then partly cancel.
+    """
+    if same_samples:
+        drawn = spread(first.samples - second.samples)
+    else:
+        drawn = math.hypot(spread(first.samples), spread(second.samples))
+    frames = [
+        spread(z.data, block) if z.data.any() else 0.0
+        for z, block in zip((first, second), blocks, strict=True)
+    ]
+    return Estimate(first.value - second.value, math.hypot(drawn, *frames))
+
+
 def side_difference(angle: Floats, weight: Floats | None = None) -> float:
     r"""$F(\text{angle} > 0) - F(\text{angle} < 0)$ in kT: $-\log$ of the ratio of the weights of both sides.
 

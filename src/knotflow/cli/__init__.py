@@ -19,6 +19,7 @@ from knotflow.cli import (
     import_data,
     report,
     reproduce,
+    reweight,
     run,
     sample,
     simulate,
@@ -42,6 +43,7 @@ app.command()(train.train)
 app.command()(sample.sample)
 app.command()(exact.exact)
 app.command()(evaluate.evaluate)
+app.command()(reweight.reweight)
 app.command()(dynamics.dynamics)
 app.command()(report.report)
 app.command()(check.check)

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from knotflow.analysis import Evaluation
 
 
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help='A state to compare, such as "anti: torsion 0 1 2 3 in 120..240": atoms by number from 0 or '
+        'by name (ALA2:CA), degrees, several conditions joined by "and"; repeatable. By default the '
+        "wells of all turning torsions and of rings.",
+    ),
+]
+
+
 def evaluate(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(help="Trajectory of the same molecule, a .h5 file.")],
@@ -40,14 +50,7 @@ def evaluate(
             "For models of `knotflow train --temperatures`.",
         ),
     ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            help='A state to compare, such as "anti: torsion 0 1 2 3 in 120..240": atoms by number from 0 or '
-            'by name (ALA2:CA), degrees, several conditions joined by "and"; repeatable. By default the '
-            "wells of all turning torsions and of rings.",
-        ),
-    ] = None,
+    state: StateOption = None,
     chains: Annotated[
         Path | None,
         typer.Option(

@@ -71,6 +71,7 @@ def refine(
     masses: Masses,
     metric: Metric | None = None,
     validation: Batch | None = None,
+    cycles: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Flow, list[dict[str, Any]]]:
     """Refine the flow of a trained generator; returns the best flow, and the figures of every cycle.
@@ -86,6 +87,7 @@ def refine(
         masses: masses of the atoms, at the temperature of the energy.
         metric: measure of force errors.
         validation: frames held out.
+        cycles: largest number of cycles; None: `most_cycles`.
         progress: called with the progress of each cycle.
     """
     report = progress or silent
@@ -100,7 +102,7 @@ def refine(
     flow, history = generator.flow, list[dict[str, Any]]()
     best = flow
     before = _measured(replay, flow, folder / "start.json", training.seed)
-    most = most_cycles(flow.dim)
+    most = most_cycles(flow.dim) if cycles is None else cycles
     for number in range(most):
         length = steps * 2**number
         cycle = folder / f"cycle-{number + 1}"

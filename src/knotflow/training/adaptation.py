@@ -1,0 +1,64 @@
+"""Adapt a trained generator to another energy of the same molecule, with few evaluations of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from knotflow.dynamics.masses import Masses
+from knotflow.energies import MolecularEnergy
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.molecules import MolecularSystem
+from knotflow.progress import Progress, silent
+from knotflow.training.frames import load_data
+from knotflow.training.molecules import MoleculeTraining, standardised_metric, training_config
+from knotflow.training.refinement import refine
+
+
+def adapt(
+    generator: BoltzmannGenerator,
+    frames: str | Path,
+    folder: Path,
+    energy: MolecularEnergy,
+    *,
+    steps: int,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> tuple[BoltzmannGenerator, list[dict[str, Any]]]:
+    """The generator after one cycle of `refine` on its new energy, and the figures of the cycle.
+
+    The better of the flows before and after is returned. Called again, an interrupted cycle resumes.
+
+    Args:
+        generator: Of the molecule with the new energy; its flow was trained on another one.
+        frames: Frames of the new energy, such as exact chains; they keep the flow from forgetting states.
+        folder: For the files of the refinement.
+        energy: The new energy.
+        steps: Steps of the cycle; each takes some `knotflow.training.refinement.EVALUATIONS` of the energy.
+        seed: Seed of all random numbers.
+        progress: Called with the frames read, then with the steps done.
+
+    Raises:
+        ValueError: if there are too few frames.
+    """
+    system = MolecularSystem.parse(generator.molecule)
+    loaded = load_data(frames, generator.coordinates, progress)
+    train, validation = (
+        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
+    )
+    choice = MoleculeTraining(steps=2 * steps, seed=seed)  # the cycle has half as many
+    flow, cycles = refine(
+        generator,
+        train,
+        training_config(choice, len(train.x), generator.coordinates.n_coordinates),
+        folder,
+        energy=energy,
+        masses=Masses.molecule(system.masses, system.temperature),
+        metric=standardised_metric(generator.flow, cast(Tensor, train.force)),
+        validation=validation,
+        cycles=1,
+        progress=progress,
+    )
+    return BoltzmannGenerator(generator.coordinates, flow, generator.molecule), cycles
