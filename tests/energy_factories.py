@@ -82,6 +82,11 @@ def springs() -> Springs:
     return Springs(20.0, 0.107)
 
 
+def stiffer_springs() -> Springs:
+    """Close enough to the others that samples of one can be weighted by the other."""
+    return Springs(30.0, 0.108)
+
+
 class Lopsided(Springs):
     """An energy that depends on where up is, and has forces of another energy."""
 

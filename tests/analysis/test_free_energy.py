@@ -9,6 +9,7 @@ from scipy import optimize, special, stats
 
 from knotflow.analysis.free_energy import (
     bar,
+    between,
     forward_kl,
     importance,
     nll_limit,
@@ -234,3 +235,24 @@ def test_a_sample_with_all_the_weight_of_its_side_counts_once() -> None:
     heavy = side_of_samples(phi, w)
     assert math.isfinite(heavy.value) and math.isnan(heavy.error)
     assert math.isnan(side_of_samples(phi, np.zeros(2000)).value)
+
+
+def test_free_energies_between_targets_are_right_and_shared_samples_cancel() -> None:
+    """Two normal targets of known log Z, reached from the same samples, with and without data of one."""
+    z, errors = [], []
+    for seed in range(150):
+        random = np.random.default_rng(seed)
+        x, data = random.normal(size=2000), SHIFT + SCALE * random.normal(size=1000)
+        first, near = log_w(x), log_w(x) + 0.3 * x  # times exp(0.3 x): another normal density
+        truth = -(0.3 * SHIFT + 0.5 * (0.3 * SCALE) ** 2)
+        alone = importance(first), importance(near)
+        both = bar(first, log_w(data)), importance(near, 0)
+        same = between(*alone, same_samples=True)
+        apart = between(*alone, same_samples=False)
+        with_data = between(*both, (np.arange(len(data)), None), same_samples=True)
+        z.append([(found.value - truth) / found.error for found in (same, with_data)])
+        errors.append([same.error, apart.error])
+    deviations = np.array(z)
+    assert (np.abs(deviations.mean(0)) < 4 / math.sqrt(150)).all()
+    assert ((deviations.std(0) > 0.8) & (deviations.std(0) < 1.25)).all()
+    assert np.mean(errors, 0)[0] < 0.5 * np.mean(errors, 0)[1]

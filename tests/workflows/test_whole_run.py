@@ -10,7 +10,7 @@ import torch
 from knotflow.energies import MolecularEnergy
 from knotflow.molecules import ala2
 from knotflow.statistics.estimates import Estimate
-from knotflow.training.refinement import EVALUATIONS, relative_length
+from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
 from knotflow.workflows.run_summary import Facts, lines
 from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete, evaluations_per_second
@@ -98,24 +98,31 @@ class Ready:
 @pytest.mark.parametrize(
     ("step", "rate", "expected"),
     [
-        (0.01, 1e6, (6000, True)),  # no longer than pays
-        (0.1, 1e5, (int(810 / (0.1 * 4.5 + 3.5 * EVALUATIONS / 1e5)), True)),
-        (0.1, 100.0, (6000, False)),  # the refinement would take hours
-        (1.0, 100.0, (810, False)),
+        (0.01, 1e6, (6000, True, 3)),  # no longer than pays
+        (0.1, 1e5, (int(810 / (0.1 * 4.5 + 3.5 * EVALUATIONS / 1e5)), True, 3)),
+        (0.1, 100.0, (int(810 / (0.1 * 1.5 + 0.5 * EVALUATIONS / 100)), True, 1)),  # time for one cycle
+        (0.1, 10.0, (6000, False, None)),  # the refinement would take hours
+        (1.0, 10.0, (810, False, None)),
     ],
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
     monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(step))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: rate)
     monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
-    assert relative_length(60) == 3.5
     here = job(tmp_path)
     here.claim()
     here.train(lambda *_: None)
-    assert (here.amounts().steps, here.amounts().refine) == expected
+    amounts = here.amounts()
+    assert (amounts.steps, amounts.refine, amounts.cycles) == expected
+    if amounts.refine:  # all of the time is used, unless more steps do not pay
+        refined = (amounts.first_cycle or 0) * (2 ** (amounts.cycles or 0) - 1)
+        seconds = step * (amounts.steps or 0) + refined * (step + EVALUATIONS / rate)
+        assert amounts.first_cycle == 3000 or 0.9 * 810 < seconds <= 810
     monkeypatch.setattr(whole_run, "prepare", None)  # decided once
     here.train(lambda *_: None)
-    assert (here.choice().steps, here.choice().refine) == expected
+    assert (here.choice().steps, here.choice().refine, here.choice().cycles) == expected
+    here.again("train")
+    assert here.amounts().steps is here.amounts().cycles is here.amounts().first_cycle is None
 
 
 def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
@@ -126,6 +133,8 @@ def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
     here.train(lambda *_: None)
     # 60 steps leave time for the refinement, even with a slow energy.
     assert (here.amounts().steps, here.amounts().refine) == (4 * PASSES, True)
+    # And the time that the training does not take.
+    assert (here.amounts().first_cycle or 0) > 4 * PASSES
 
 
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
@@ -144,7 +153,7 @@ def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> N
 )
 def test_chains_are_run_if_weights_are_not_good_enough(tmp_path, monkeypatch, share, k, rows) -> None:
     here = job(tmp_path)
-    here.metrics.write_text(json.dumps({"measures": {"ess_clipped": measure(share), "pareto_k": measure(k)}}))
+    here.metrics.write_text(json.dumps({"measures": {"ess": measure(share), "pareto_k": measure(k)}}))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e6)
     assert here._rows() == rows
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 10.0)

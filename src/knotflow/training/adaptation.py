@@ -48,7 +48,7 @@ def adapt(
     train, validation = (
         part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
     )
-    choice = MoleculeTraining(steps=2 * steps, seed=seed)  # the cycle has half as many
+    choice = MoleculeTraining(steps=steps, seed=seed)
     flow, cycles = refine(
         generator,
         train,
@@ -58,6 +58,7 @@ def adapt(
         masses=Masses.molecule(system.masses, system.temperature),
         metric=standardised_metric(generator.flow, cast(Tensor, train.force)),
         validation=validation,
+        first=steps,
         cycles=1,
         progress=progress,
     )

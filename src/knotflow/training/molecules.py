@@ -70,6 +70,10 @@ class MoleculeTraining(Config):
     refine: bool | None = None
     """Whether to go on with points of the model itself, see `refine`; None: with the preset best, if there is
     an energy."""
+    first_cycle: Count | None = None
+    """Steps of the first cycle of the refinement; None: half of those of the training."""
+    cycles: Count | None = None
+    """Largest number of cycles of the refinement; None: by the number of coordinates, see `most_cycles`."""
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes through the training data."""
     steps: Count | None = None
@@ -330,6 +334,8 @@ def _refined(
         masses=Masses.molecule(system.masses, system.temperature),
         metric=ready.metric,
         validation=validation,
+        first=ready.choice.first_cycle,
+        cycles=ready.choice.cycles,
         progress=progress,
     )
     refined = BoltzmannGenerator(trained.coordinates, flow, trained.molecule)

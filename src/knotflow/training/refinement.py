@@ -56,9 +56,9 @@ def most_cycles(n_coordinates: int) -> int:
     return CYCLES + max(0, round(math.log2(n_coordinates / FEW)))
 
 
-def relative_length(n_coordinates: int) -> float:
-    """Steps of all cycles together, relative to those of the training before."""
-    return (2.0 ** most_cycles(n_coordinates) - 1) / 2
+def relative_length(cycles: int) -> int:
+    """Steps of so many cycles together, relative to those of the first."""
+    return (1 << cycles) - 1
 
 
 def refine(
@@ -71,6 +71,7 @@ def refine(
     masses: Masses,
     metric: Metric | None = None,
     validation: Batch | None = None,
+    first: int | None = None,
     cycles: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Flow, list[dict[str, Any]]]:
@@ -81,18 +82,19 @@ def refine(
     Args:
         generator: the generator; its flow is the start.
         train: the frames it was trained on, with scores.
-        training: how it was trained; the first cycle has half as many steps.
+        training: how it was trained.
         folder: gets a folder for each cycle, with the files of `fit`.
         energy: energy of the molecule.
         masses: masses of the atoms, at the temperature of the energy.
         metric: measure of force errors.
         validation: frames held out.
+        first: steps of the first cycle; None: half as many as the training had.
         cycles: largest number of cycles; None: `most_cycles`.
         progress: called with the progress of each cycle.
     """
     report = progress or silent
     report("judging frames and samples", 0, 0)
-    steps = max(1, training.steps // 2)
+    steps = max(1, training.steps // 2) if first is None else first
     every = max(1, steps // ROUNDS)
     wells = Wells.of(generator.flow, train.x)
     n = max(POINTS * every, 1000, math.ceil(OWN_SHARE * training.batch_size / REJECTED) + 1)

@@ -32,7 +32,7 @@ from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation.engines import EngineName, engine_of
 from knotflow.storage import trajectory
 from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
-from knotflow.training.refinement import EVALUATIONS, relative_length
+from knotflow.training.refinement import EVALUATIONS, most_cycles, relative_length
 from knotflow.version import __version__
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
@@ -59,6 +59,8 @@ MOST_FRAMES: Final = 500_000
 """Frames of all temperatures above which more hardly help, but fill memory."""
 STEPS: Final = (200, 6000)
 """Fewest and most steps of the training; the refinement adds more."""
+ENOUGH_STEPS: Final = 1000
+"""Steps of the training below which it is better to leave out a cycle of the refinement."""
 PASSES: Final = 15
 """Passes through the frames after which a flow begins to memorise them."""
 SAMPLES: Final = (1_000, 100_000)
@@ -85,6 +87,10 @@ class Amounts(Config):
     """Steps of the training."""
     refine: bool = True
     """Whether the energy is fast enough for the refinement."""
+    first_cycle: Count | None = None
+    """Steps of the first cycle of the refinement."""
+    cycles: Count | None = None
+    """Largest number of cycles."""
     samples: Count | None = None
     rows: Count | None = None
     """States of each exact chain; 0: the weights are good enough without chains."""
@@ -245,7 +251,8 @@ class Run:
         amounts = self.amounts()
         if self.quick:
             return MoleculeTraining(preset="quick", forces=True, steps=amounts.steps, seed=self.seed)
-        return MoleculeTraining(steps=amounts.steps, refine=amounts.refine, seed=self.seed)
+        parts = amounts.model_dump(include={"steps", "refine", "first_cycle", "cycles"})
+        return MoleculeTraining(**parts, seed=self.seed)
 
     def train(self, progress: Progress) -> None:
         """Train and refine for the time of this stage."""
@@ -255,19 +262,35 @@ class Run:
             step = ready.seconds_per_step()
             with force_field(self.system) as energy:
                 rate = evaluations_per_second(energy, self.system)
-            length = relative_length(3 * self.system.n_atoms - 6)
-            refined = step * (1 + length) + length * EVALUATIONS / rate
             enough = math.ceil(PASSES * ready.steps_in_a_pass)
-            fewest, most = (min(limit, enough) for limit in STEPS)
-            steps, refine = int(self.seconds("train") / refined), True
-            if steps < fewest:
-                steps, refine = int(self.seconds("train") / step), False
-            if steps < fewest:
-                raise ValueError(
-                    self._too_short("training", f"{steps} steps", self.hours * fewest / max(1, steps))
-                )
-            self.decide(steps=min(steps, most), refine=refine)
+            decided = self._training_plan(step, step + EVALUATIONS / rate, enough)
+            if decided["steps"] < min(STEPS[0], enough):
+                hours = self.hours * min(STEPS[0], enough) / max(1, decided["steps"])
+                raise ValueError(self._too_short("training", f"{decided['steps']} steps", hours))
+            self.decide(**decided)
         train_generator(self.data, self.folder, self.choice(), energy=force_field, progress=progress)
+
+    def _training_plan(self, step: float, refining_step: float, enough: int) -> dict[str, Any]:
+        """Steps of training and refinement that fit into the time.
+
+        As many cycles of the refinement as leave the training its share. A training that must end early, not
+        to memorise few frames, leaves its time to the refinement.
+
+        Args:
+            step: Seconds for a step of the training.
+            refining_step: Seconds for a step of the refinement, its energies included.
+            enough: Steps after which the training memorises.
+        """
+        seconds, (fewest, most) = self.seconds("train"), (min(limit, enough) for limit in STEPS)
+        for cycles in range(most_cycles(3 * self.system.n_atoms - 6), 0, -1):
+            length = relative_length(cycles)
+            # The first cycle has half as many steps as the training, unless that had to end early.
+            steps = min(int(seconds / (step + length / 2 * refining_step)), most)
+            if steps >= (min(ENOUGH_STEPS, most) if cycles > 1 else fewest):
+                left = (seconds - steps * step) / (length * refining_step)
+                first = max(1, min(int(left), STEPS[1] // 2))
+                return {"steps": steps, "refine": True, "first_cycle": first, "cycles": cycles}
+        return {"steps": min(int(seconds / step), most), "refine": False}
 
     def sample(self, progress: Progress) -> None:
         """Draw as many samples as can be weighted in the time of this stage."""
@@ -295,7 +318,8 @@ class Run:
     def _rows(self) -> int:
         """States of each chain for which there is time; 0 if weights can be trusted."""
         measures = read_json(self.metrics)["measures"]
-        share, k = (measures.get(name, {}).get("value") for name in ("ess_clipped", "pareto_k"))
+        # Of all weights: clipping hides a single sample of a state that the flow hardly knows.
+        share, k = (measures.get(name, {}).get("value") for name in ("ess", "pareto_k"))
         if share is not None and k is not None and share >= GOOD_SHARE and k <= GOOD_K:
             return 0
         if self.quick:
@@ -407,7 +431,7 @@ class Run:
 
 _DECIDED: Final[dict[str, tuple[str, ...]]] = {
     "simulate": ("frames",),
-    "train": ("steps",),
+    "train": ("steps", "first_cycle", "cycles"),
     "sample": ("samples",),
     "evaluate": (),
     "exact": ("rows",),
