@@ -42,7 +42,7 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
 
     # It ends with five lines, of the numbers in the files.
     metrics = json.loads((here / "metrics.json").read_text())
-    for what in ("Learned:", "Samples:", "Forces:", "Look at:", "Next:"):
+    for what in ("Learned:", "Samples:", "Answer:", "Look at:", "Next:"):
         assert said.count(what) == 1
     assert "120 frames of a simulation" in said
     share = metrics["measures"]["ess"]["value"]

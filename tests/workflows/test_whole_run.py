@@ -1,6 +1,7 @@
 """A run's parts: time shared out, amounts decided once, numbers in words. All of it: tests/cli."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ class Ready:
         (0.1, 1e5, (int(810 / (0.1 * 4.5 + 3.5 * EVALUATIONS / 1e5)), True, 3)),
         (0.1, 100.0, (int(810 / (0.1 * 1.5 + 0.5 * EVALUATIONS / 100)), True, 1)),  # time for one cycle
         (0.1, 10.0, (6000, False, None)),  # the refinement would take hours
-        (1.0, 10.0, (810, False, None)),
+        (0.99, 10.0, (818, False, None)),
     ],
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
@@ -138,7 +139,7 @@ def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
 
 
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(10.0))
+    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(9.9))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e5)
     with pytest.raises(
         ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*1\.24"
@@ -176,23 +177,65 @@ def test_a_stage_again_removes_it_and_what_follows(tmp_path: Path) -> None:
 
 def test_five_lines_tell_the_numbers() -> None:
     said = lines(job(), found(measure(3.91, 0.08), Estimate(4.1, 0.11), chains={"ALA2": Estimate(3.8, 0.1)}))
-    assert list(said) == ["Learned", "Samples", "Forces", "Look at", "Next"]
+    assert list(said) == ["Learned", "Samples", "Answer", "Look at", "Next"]
     assert "10,080 frames" in said["Learned"] and "22 atoms" in said["Learned"]
     assert "effective sample size 31 %; 5,000 samples are worth 1,562" in said["Samples"]
-    assert "is right: 3.910 ± 0.080 kT reweighted, 4.10 ± 0.11 kT in the data; exact" in said["Samples"]
-    assert "exact chains give 3.80 ± 0.10 kT for ALA2." in said["Samples"]
-    assert "(FME) 0.622 ± 0.014 · 10⁴ (kT/nm)²" in said["Forces"]
+    assert "is right: 3.910 ± 0.080 kT reweighted, 4.10 ± 0.11 kT in the data; exact" in said["Answer"]
+    assert "exact chains give 3.80 ± 0.10 kT for ALA2." in said["Answer"]
+    assert "squared error of 0.622 ± 0.014 · 10⁴ (kT/nm)²" in said["Learned"]
     assert str(Path("runs/run/report.html")) in said["Look at"]
-    assert "trusted" not in said["Samples"]
+    assert "trust" not in said["Samples"] + said["Answer"]
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in said.values())
 
 
 def test_bad_news_is_told() -> None:
-    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001))["Samples"]
-    assert "wastes nearly all samples" in far
-    assert "phi of ALA2 is wrong: 2.00 ± 0.10 kT reweighted" in far
-    doubtful = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), k=1.2))["Samples"]
-    assert "neither can reweighted results" in doubtful and "is wrong" not in doubtful
+    far = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), ess=0.001))
+    assert "wastes nearly all samples" in far["Samples"]
+    assert "phi of ALA2 is wrong: 2.00 ± 0.10 kT reweighted" in far["Answer"]
+    assert "do not trust it yet" in far["Answer"] and "more --hours" in far["Answer"]
+    doubtful = lines(job(), found(measure(2.0, 0.1), Estimate(4.0, 0.3), k=1.2))
+    assert "neither can reweighted results" in doubtful["Samples"] and "is wrong" not in doubtful["Answer"]
+
+
+def test_of_many_free_energies_the_worst_is_told() -> None:
+    several = found(measure(3.9, 0.1), Estimate(4.0, 0.1))
+    residues = several.metrics["residues"]
+    far = {**residues["ALA2"], "side_difference_reweighted": measure(1.0, 0.1)}
+    many = replace(
+        several,
+        metrics={**several.metrics, "residues": {**residues, "ALA3": far, "ALA4": residues["ALA2"]}},
+        simulated={name: Estimate(4.0, 0.1) for name in ("ALA2", "ALA3", "ALA4")},
+    )
+    answer = lines(job(), many)["Answer"]
+    assert "phi of ALA3 is wrong" in answer and "is right" not in answer and "2 more free energies" in answer
+
+
+def test_time_that_a_stage_does_not_need_goes_to_the_next(tmp_path: Path) -> None:
+    here = Run(tmp_path, ala2(), 1.0)
+    here.claim()
+    assert here.seconds("simulate") == pytest.approx(0.3 * 3600)
+    assert here.seconds("train") == pytest.approx(0.45 * 3600), "as planned until the simulation is over"
+    here._timed("simulate", lambda _: None)(lambda *_: None)
+    assert here.seconds("train") == pytest.approx(0.45 / 0.7 * 3600, rel=1e-3)
+    plan = json.loads(here.plan.read_text())
+    here.plan.write_text(json.dumps({**plan, "spent": {"simulate": 3600.0}}))
+    assert here.seconds("train") == pytest.approx(0.45 / 2 * 3600), "a late simulation leaves half of it"
+    here.claim()  # the time spent is no setting
+    here.again("simulate")
+    assert here.seconds("train") == pytest.approx(0.45 * 3600)
+
+
+def test_the_time_of_an_interrupted_stage_counts(tmp_path: Path) -> None:
+    here = Run(tmp_path, ala2(), 1.0)
+    here.claim()
+
+    def interrupted(_) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            here._timed("simulate", interrupted)(lambda *_: None)
+    assert 0 < here._spent()["simulate"] < 60
 
 
 @pytest.mark.parametrize(
@@ -209,7 +252,7 @@ def test_bad_news_is_told() -> None:
     ],
 )
 def test_what_is_not_known_is_said(reweighted, simulated, sentence) -> None:
-    said = lines(job(), found(reweighted, simulated))["Samples"]
+    said = lines(job(), found(reweighted, simulated))["Answer"]
     assert sentence in said and "nan" not in said
 
 

@@ -6,17 +6,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.analysis.measures import Measure, note_of_visits
 from knotflow.files import read_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.report.verdicts import Level, judge
+from knotflow.report.verdicts import Level, Verdict, judge
 from knotflow.statistics.estimates import Estimate
 from knotflow.workflows.simulation import named_molecule
 from knotflow.workflows.whole_run import Run, complete
+
+WORST_FIRST: Final = (Level.POOR, Level.FAIR, Level.UNKNOWN, Level.GOOD)
+"""Which of several verdicts is told, if there is room for one."""
+NO_TRUST: Final = (
+    "do not trust it yet: the weights are poor, and there was no time for exact chains; give it more --hours, "
+    "in another folder"
+)
 
 
 @dataclass(frozen=True)
@@ -70,29 +77,42 @@ def facts(job: Run) -> Facts:
 
 
 def lines(job: Run, found: Facts) -> dict[str, str]:
-    """Five sentences: what was learned, how good it is (two), where to look, and what to do next."""
+    """Five sentences: what was learned, how good samples are, the answer, where to look, what to do next."""
     about = found.metrics["about"]
     frames, atoms = about["data"]["frames_in_file"], about["atoms"]
     verdicts = {verdict.subject: verdict for verdict in judge(_with_all_frames(found))}
     weights, worth = verdicts["Weights"], verdicts["Efficiency"].sentence
-    sides = [verdict.sentence for name, verdict in verdicts.items() if name.startswith("Free energy")]
-    sides += [verdicts["States"].sentence] if "States" in verdicts else []
     if weights.level is Level.POOR:
         worth = f"{worth}; {weights.sentence}"
-    sides += [f"exact chains give {difference} kT for {name}" for name, difference in found.chains.items()]
     force = Estimate.read(found.metrics["measures"].get("force_error_1e4", {}))
-    error = f"{force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else "unknown"
+    error = f", with a squared error of {force} · 10⁴ (kT/nm)²" if math.isfinite(force.value) else ""
     files = f"{job.samples} holds the samples and their weights"
     files += f", {job.chains} those of exact chains" if job.chains.exists() else ""
     return {
         "Learned": f"the Boltzmann distribution of {job.system.name} at {about['temperature']:g} K, from "
-        f"{frames:,} frames of a simulation and the forces on its {atoms} atoms.",
-        "Samples": "; ".join([worth, *sides]) + ".",
-        "Forces": f"squared error (FME) {error} on frames not seen in training.",
+        f"{frames:,} frames of a simulation and the forces on its {atoms} atoms{error}.",
+        "Samples": f"{worth}.",
+        "Answer": f"{_answer(verdicts, found.chains, chained=job.chains.exists())}.",
         "Look at": f"{job.page}, in a browser; {files}.",
         "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a molecular viewer; "
         "docs/tutorials/first.md explains each step.",
     }
+
+
+def _answer(verdicts: Mapping[str, Verdict], chains: Mapping[str, Estimate], *, chained: bool) -> str:
+    """Whether free energies and populations can be trusted, and the one that is farthest from the data."""
+    sides = [verdict for name, verdict in verdicts.items() if name.startswith("Free energy")]
+    worst = sorted(sides, key=lambda verdict: WORST_FIRST.index(verdict.level))[:1]
+    said = [verdict.sentence for verdict in worst]
+    said += [verdicts["States"].sentence] if "States" in verdicts else []
+    if len(sides) <= 1:
+        said += [f"exact chains give {difference} kT for {name}" for name, difference in chains.items()]
+    else:
+        said.append(f"the page shows {len(sides) - 1} more free energies")
+    doubtful = Level.POOR in (verdicts["Weights"].level, verdicts["Efficiency"].level)
+    if doubtful and not chained:
+        said.insert(0, NO_TRUST)
+    return "; ".join(said) or "the molecule has no states to compare"
 
 
 def _with_all_frames(found: Facts) -> dict[str, Any]:

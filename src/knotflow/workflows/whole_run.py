@@ -1,8 +1,8 @@
 """From a molecule to an answer: simulation, training, samples, evaluation, exact chains if needed, a page.
 
-Every stage gets a share of the time. How much it can do in it is measured when it begins, and noted in
-``plan.json``. The result of a stage is complete or absent, and notes its inputs. So a finished stage is
-skipped, and an interrupted one is continued or repeated, with the same amounts.
+Every stage gets a share of the time that is left. How much it can do in it is measured when it begins, and
+noted in ``plan.json``. The result of a stage is complete or absent, and notes its inputs. So a finished stage
+is skipped, and an interrupted one is continued or repeated, with the same amounts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHARES: Final = {
     "exact": 0.12,
     "report": 0.05,
 }
-"""Shares of the time, by stage."""
+"""Shares of the time, by stage; time that a stage does not need goes to those after it."""
 LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8}
 """Ladders of a simulation, by engine. Other energies are slow: two ladders of four temperatures."""
 FIRST_FRAMES: Final = 40
@@ -155,13 +155,33 @@ class Run:
     def decide(self, **amounts: Any) -> None:
         """Note amounts; None: they are to be decided again."""
         found = self.amounts().model_copy(update=amounts).plain()
-        write_json(self.plan, {**self._inputs(), "amounts": found})
+        write_json(self.plan, {**self._inputs(), "amounts": found, "spent": self._spent()})
+
+    def _spent(self) -> dict[str, float]:
+        """Seconds that each stage has taken so far."""
+        found: dict[str, float] = read_json(self.plan).get("spent", {}) if self.plan.exists() else {}
+        return found
+
+    def _timed(self, stage: str, work: Callable[[Progress], Any]) -> Callable[[Progress], None]:
+        """The work of a stage, its time noted also if it is interrupted."""
+
+        def timed(progress: Progress) -> None:
+            began = time.perf_counter()
+            try:
+                work(progress)
+            finally:
+                spent = self._spent()
+                spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - began
+                write_json(self.plan, {**read_json(self.plan), "spent": spent})
+
+        return timed
 
     def claim(self) -> None:
         """Refuse a folder that holds another run."""
         if self.plan.exists():
-            found = {key: value for key, value in read_json(self.plan).items() if key != "amounts"}
-            refuse_others(self.folder, "a run", found, self._inputs())
+            found = read_json(self.plan)
+            inputs = {key: value for key, value in found.items() if key not in ("amounts", "spent")}
+            refuse_others(self.folder, "a run", inputs, self._inputs())
         else:
             self.decide()
 
@@ -170,16 +190,24 @@ class Run:
         return {**molecule, "hours": self.hours, "seed": self.seed}
 
     def seconds(self, stage: str) -> float:
-        """The time for a stage."""
-        return 3600 * self.hours * SHARES[stage]
+        """The time for a stage: its share of what those before it have left, at least half of its own."""
+        stages = list(SHARES)
+        before, after = stages[: stages.index(stage)], stages[stages.index(stage) :]
+        all_time, spent = 3600 * self.hours, self._spent()
+        left = all_time - sum(spent.get(name, all_time * SHARES[name]) for name in before)
+        own = SHARES[stage]
+        return max(left * own / sum(SHARES[name] for name in after), all_time * own / 2)
 
     def again(self, stage: str) -> None:
         """Remove the results of a stage and of all stages after it, to make them anew."""
         stages = list(SHARES)
-        for name in stages[stages.index(stage) :]:
+        redone = stages[stages.index(stage) :]
+        for name in redone:
             for file in self._files(name):
                 shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
             self.decide(**{amount: None for amount in _DECIDED[name]})
+        spent = {name: seconds for name, seconds in self._spent().items() if name not in redone}
+        write_json(self.plan, {**read_json(self.plan), "spent": spent})
 
     def _files(self, stage: str) -> list[Path]:
         """Everything that a stage writes."""
@@ -401,8 +429,15 @@ class Run:
             "report": (1.0, 1.0, 1.0),
         }
         return [
-            Step(*stage, seconds=self.seconds(name), stages=several.get(name, (1.0,)))
-            for name, stage in stages.items()
+            Step(
+                doing,
+                inputs,
+                noted,
+                self._timed(name, work),
+                seconds=3600 * self.hours * SHARES[name],
+                stages=several.get(name, (1.0,)),
+            )
+            for name, (doing, inputs, noted, work) in stages.items()
         ]
 
     def _trained(self) -> bool:
