@@ -21,8 +21,8 @@ from knotflow.workflows.whole_run import Run, complete
 WORST_FIRST: Final = (Level.POOR, Level.FAIR, Level.UNKNOWN, Level.GOOD)
 """Which of several verdicts is told, if there is room for one."""
 NO_TRUST: Final = (
-    "do not trust it yet: the weights are poor, and there was no time for exact chains; give it more --hours, "
-    "in another folder"
+    "do not trust it yet: the weights are poor, and there was no time for exact chains; give it more "
+    "--hours, in another folder"
 )
 
 
