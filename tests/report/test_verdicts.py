@@ -55,13 +55,13 @@ def test_the_sentence_says_what_it_means() -> None:
 def test_an_uncertain_verdict_says_what_it_would_take() -> None:
     verdict = one("Weights", measured(pareto_k=(0.48, 0.1)))
     assert str(verdict) == (
-        "not known: Pareto k 0.48 ± 0.1, which can be good or fair. "
+        "not known: Pareto k 0.48 ± 0.1; error bars leave open whether that is good or fair. "
         "About 4 times more samples would tell (--samples 4000)"
     )
     close = one("Weights", measured(pareto_k=(0.498, 0.01)))
-    assert close.level is UNKNOWN and close.sentence.endswith("can be good or fair: it is close to a limit")
+    assert close.level is UNKNOWN and close.sentence.endswith("is good or fair: it is close to a limit")
     wide = one("Density", measured(forward_kl=(2.0, 5.0)))
-    assert "can be good, fair or poor. About 100 times more frames would tell (60,000): sim" in wide.sentence
+    assert "is good, fair or poor. About 100 times more frames would tell (60,000): sim" in wide.sentence
 
 
 def test_advice_is_enough() -> None:
@@ -160,8 +160,9 @@ def test_torsions(distance: Any, floor: float | None, level: Level) -> None:
 def test_torsions_are_not_judged_by_data_whose_halves_differ_as_much() -> None:
     verdict = one("Torsions, ALA2", residue(torus_w2=(0.96, 0.1), torus_w2_data=1.3))
     assert str(verdict) == (
-        "not known: 0.96 rad from the data, halves of which are 1.3 rad apart, which can be good, fair or "
-        "poor. At least 40 times more frames would tell (24,000): simulate longer, or with --method tempering"
+        "not known: 0.96 rad from the data, halves of which are 1.3 rad apart; error bars leave open "
+        "whether that is good, fair or poor. At least 40 times more frames would tell (24,000): simulate "
+        "longer, or with --method tempering"
     )
 
 
@@ -194,9 +195,9 @@ def test_one_frame_is_no_reference() -> None:
     """One frame of 600 at phi > 0: log 599 = 6.4 kT."""
     metrics = residue(side_difference_reweighted=(2.8, 0.1), side_difference_data=(math.log(599), None))
     assert str(one("Free energy, ALA2", metrics)) == (
-        "not known: 2.80 ± 0.10 kT reweighted, 6.4 kT (without an error bar) in the data, which can be good, "
-        "fair or poor. At least 60 times more frames would tell (36,000): simulate longer, or with --method "
-        "tempering"
+        "not known: 2.80 ± 0.10 kT reweighted, 6.4 kT (without an error bar) in the data; error bars leave "
+        "open whether that is good, fair or poor. At least 60 times more frames would tell (36,000): "
+        "simulate longer, or with --method tempering"
     )
 
 

@@ -13,7 +13,7 @@ from knotflow.molecules import ala2
 from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
-from knotflow.workflows.run_summary import Facts, lines
+from knotflow.workflows.run_summary import Facts, lines, populations
 from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete, evaluations_per_second
 
 
@@ -210,6 +210,27 @@ def test_of_many_free_energies_the_worst_is_told() -> None:
     assert "phi of ALA3 is wrong" in answer and "is right" not in answer and "2 more free energies" in answer
 
 
+def test_populations_answer_for_a_molecule_without_phi() -> None:
+    def group(name: str, **shares: float) -> dict:
+        states = [
+            {
+                "name": state,
+                "population": {"reweighted": measure(share, 0.01), "exact": measure(share, 0.002)},
+            }
+            for state, share in shares.items()
+        ]
+        return {"group": name, "states": states}
+
+    none = found(measure(3.9, 0.1), Estimate(4.0, 0.1))
+    groups = [group("C1-C2", cis=0.01, trans=0.99), group("C2-C3", anti=0.6, gauche=0.4, unseen=0.0)]
+    butane = replace(none, metrics={**none.metrics, "residues": {}, "states": groups}, simulated={})
+    answer = lines(job(), butane)["Answer"]
+    assert "populations around C2-C3: anti 0.600 ± 0.010, gauche 0.400 ± 0.010 (by weighted" in answer
+    assert "unseen" not in answer and "shows those around C1-C2" in answer
+    assert "0.6000 ± 0.0020" in populations(butane.metrics, "exact")[0]
+    assert "populations around" not in lines(job(), none)["Answer"]
+
+
 def test_time_that_a_stage_does_not_need_goes_to_the_next(tmp_path: Path) -> None:
     here = Run(tmp_path, ala2(), 1.0)
     here.claim()
@@ -246,7 +267,11 @@ def test_the_time_of_an_interrupted_stage_counts(tmp_path: Path) -> None:
             Estimate(np.inf, np.nan),
             "cannot be compared: in the data, phi > 0 is never visited.",
         ),
-        (measure(2.8, 0.1), Estimate(6.4, np.nan), "6.4 kT (without an error bar) in the data, which can be"),
+        (
+            measure(2.8, 0.1),
+            Estimate(6.4, np.nan),
+            "6.4 kT (without an error bar) in the data; error",
+        ),
         (measure(None, None, "no weight at all."), Estimate(4.0, 0.5), "in samples, no weight at all."),
         (measure(3.5, None), Estimate(4.0, 0.5), "3.5 kT (without an error bar) reweighted, 4.00 ± 0.50 kT"),
     ],

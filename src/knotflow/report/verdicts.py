@@ -90,7 +90,7 @@ class Rule:
             return self._say(best, f"{getattr(self, best.name.lower())}: {number}", **words)
         between = "good, fair or poor" if (best, worst) == (Level.GOOD, Level.POOR) else f"{best} or {worst}"
         why = f". {cure}" if cure else ": it is close to a limit"
-        return self.not_known(f"{number}, which can be {between}{why}", **words)
+        return self.not_known(f"{number}; error bars leave open whether that is {between}{why}", **words)
 
     def not_known(self, sentence: str, **words: str) -> Verdict:
         """No verdict, and why."""
@@ -405,7 +405,10 @@ def _dynamics(drift: Mapping[str, Any]) -> Verdict:
         level, sentence = Level.FAIR, f"dynamics is stable, but the energy drifts: {number}"
     else:
         level = Level.UNKNOWN
-        sentence = f"{number}, which can be good or fair. More replicas or more time would tell"
+        sentence = (
+            f"{number}; error bars leave open whether that is good or fair. More replicas or more time would "
+            "tell"
+        )
     return Verdict("Dynamics", level, sentence, rule)
 
 

@@ -14,6 +14,7 @@ from knotflow.files import read_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.report.verdicts import Level, Verdict, judge
+from knotflow.sentences import listed
 from knotflow.statistics.estimates import Estimate
 from knotflow.workflows.simulation import named_molecule
 from knotflow.workflows.whole_run import Run, complete
@@ -24,6 +25,9 @@ NO_TRUST: Final = (
     "do not trust it yet: the weights are poor, and there was no time for exact chains; give it more "
     "--hours, in another folder"
 )
+
+FROM: Final = {"exact": "by exact chains", "reweighted": "by weighted samples"}
+"""Sources of populations, in words."""
 
 
 @dataclass(frozen=True)
@@ -92,27 +96,51 @@ def lines(job: Run, found: Facts) -> dict[str, str]:
         "Learned": f"the Boltzmann distribution of {job.system.name} at {about['temperature']:g} K, from "
         f"{frames:,} frames of a simulation and the forces on its {atoms} atoms{error}.",
         "Samples": f"{worth}.",
-        "Answer": f"{_answer(verdicts, found.chains, chained=job.chains.exists())}.",
+        "Answer": f"{_answer(verdicts, found, chained=job.chains.exists())}.",
         "Look at": f"{job.page}, in a browser; {files}.",
         "Next": f"`knotflow sample {job.folder} -n 100 --out look.pdb` for a molecular viewer; "
         "docs/tutorials/first.md explains each step.",
     }
 
 
-def _answer(verdicts: Mapping[str, Verdict], chains: Mapping[str, Estimate], *, chained: bool) -> str:
-    """Whether free energies and populations can be trusted, and the one that is farthest from the data."""
+def _answer(verdicts: Mapping[str, Verdict], found: Facts, *, chained: bool) -> str:
+    """Free energies and populations, and whether they can be trusted."""
     sides = [verdict for name, verdict in verdicts.items() if name.startswith("Free energy")]
     worst = sorted(sides, key=lambda verdict: WORST_FIRST.index(verdict.level))[:1]
     said = [verdict.sentence for verdict in worst]
+    if not sides:
+        said += populations(found.metrics, "exact" if chained else "reweighted")
     said += [verdicts["States"].sentence] if "States" in verdicts else []
     if len(sides) <= 1:
-        said += [f"exact chains give {difference} kT for {name}" for name, difference in chains.items()]
+        said += [f"exact chains give {value} kT for {name}" for name, value in found.chains.items()]
     else:
         said.append(f"the page shows {len(sides) - 1} more free energies")
     doubtful = Level.POOR in (verdicts["Weights"].level, verdicts["Efficiency"].level)
     if doubtful and not chained:
         said.insert(0, NO_TRUST)
     return "; ".join(said) or "the molecule has no states to compare"
+
+
+def populations(metrics: Mapping[str, Any], source: str) -> list[str]:
+    """The populations of the group of states that divides the molecule most evenly, in words.
+
+    Args:
+        metrics: The file of the evaluation.
+        source: Where they come from: ``"exact"`` or ``"reweighted"``.
+    """
+    groups = []
+    for group in metrics.get("states", []):
+        shares = {s["name"]: Estimate.read(s["population"].get(source, {})) for s in group["states"]}
+        known = {name: share for name, share in shares.items() if share.value > 0}
+        entropy = -sum(share.value * math.log(share.value) for share in known.values())
+        groups.append((entropy, group["group"], known))
+    if not groups:
+        return []
+    _, name, shares = max(groups, key=lambda found: found[0])
+    all_shares = ", ".join(f"{state} {share}" for state, share in shares.items())
+    others = [other for _, other, _ in groups if other != name]
+    more = f"; the page shows those around {listed(others)}" if others else ""
+    return [f"populations around {name}: {all_shares} ({FROM[source]}){more}"] if shares else []
 
 
 def _with_all_frames(found: Facts) -> dict[str, Any]:
