@@ -283,9 +283,14 @@ class _Work:
     def _load(self, path: Path, energy: MolecularEnergy) -> State:
         arrays, about = read_noted(path)
         _refuse_other_run(path, about, self.about)
-        found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
-        step, clock = int(found.pop("step")), float(found.pop("time"))
-        state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
+        try:
+            found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
+            step, clock = int(found.pop("step")), float(found.pop("time"))
+            state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
+            kept = {name: arrays[name] for name in self.arrays}
+            self.seconds, self.steps = float(about["seconds"]), int(about["steps"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it to start over.") from None
         moving = state.moving
         if bool(moving.any()):
             u = energy.energy_and_force(state.positions)[0]
@@ -294,6 +299,5 @@ class _Work:
                     f"{path} is the checkpoint of a run on another energy; give that one, or remove the file "
                     "to start over."
                 )
-        self.arrays = {name: arrays[name] for name in self.arrays}
-        self.seconds, self.steps = float(about["seconds"]), int(about["steps"])
+        self.arrays = kept
         return state

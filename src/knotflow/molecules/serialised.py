@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from knotflow.extras import optional
+from knotflow.molecules.openmm_xml import deserialised
 from knotflow.molecules.structure import Structure, residue_label
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def read_system(path: Path) -> openmm.System:
     with optional("molecules"):
         import openmm
     try:
-        system = openmm.XmlSerializer.deserialize(path.read_text())
-    except (openmm.OpenMMException, UnicodeDecodeError) as error:
+        system = deserialised(path.read_text())
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read as a serialised OpenMM System: {error}.") from None
     if not isinstance(system, openmm.System):
         raise ValueError(f"{path} is a serialised {type(system).__name__}; expected an OpenMM System.")
