@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree
 
 from knotflow.extras import optional
+from knotflow.sentences import one_line
+
+if TYPE_CHECKING:
+    import openmm
 
 _CODE: Final = re.compile(r"PythonForce|&#|<!DOCTYPE|<!ENTITY", re.IGNORECASE)
 """A PythonForce holds a pickle, which OpenMM opens; references and entities are other ways to write it."""
 
 
-def deserialised(xml: str) -> Any:
-    """The object that OpenMM serialised, a System in most cases.
+def deserialised(xml: str) -> openmm.System:
+    """The System that OpenMM serialised.
+
+    OpenMM's own reader trusts its input: it opens pickles, and some malformed texts crash it. So this checks
+    the text first.
 
     Raises:
-        ValueError: if it cannot be read, or holds a pickle (``PythonForce``), which could run any code.
+        ValueError: if it cannot be read, is something else, or holds a pickle (``PythonForce``), which could
+            run any code.
     """
     with optional("molecules"):
         import openmm
@@ -25,6 +34,13 @@ def deserialised(xml: str) -> Any:
             "program; remove that force."
         )
     try:
-        return openmm.XmlSerializer.deserialize(xml)
-    except openmm.OpenMMException as error:
-        raise ValueError(f"xml must be a serialised OpenMM System, but cannot be read: {error}") from None
+        root = ElementTree.fromstring(xml)
+        kind = root.get("type", root.tag)
+        if (root.tag, kind) != ("System", "System"):
+            raise ValueError(f"it is a serialised {kind}")
+        system: openmm.System = openmm.XmlSerializer.deserialize(xml)
+    except (openmm.OpenMMException, ElementTree.ParseError, ValueError) as error:
+        raise ValueError(
+            f"xml must be a serialised OpenMM System, but cannot be read: {one_line(error)}."
+        ) from None
+    return system

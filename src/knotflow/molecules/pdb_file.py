@@ -22,7 +22,7 @@ from knotflow.molecules.structure import (
     residue_label,
     vectors_nm,
 )
-from knotflow.sentences import listed
+from knotflow.sentences import listed, one_line
 
 if TYPE_CHECKING:
     from openmm import app
@@ -61,7 +61,7 @@ def read_pdb(path: str | Path) -> Structure:
         expected = "ATOM records with names, residues and coordinates in their columns"
         raise ValueError(
             f"{path} cannot be read as {'a PDB' if kind == 'PDB' else 'an mmCIF'} file "
-            f"({type(error).__name__}: {error}); expected "
+            f"({type(error).__name__}: {one_line(error)}); expected "
             f"{expected if kind == 'PDB' else 'a table atom_site with names, residues and coordinates'}."
         ) from None
     topology, positions = found.topology, vectors_nm(found.positions)

@@ -121,8 +121,7 @@ class MolecularSystem:
 
     def openmm_system(self) -> openmm.System:
         """A new OpenMM System on every call."""
-        system: openmm.System = deserialised(self.xml)
-        return system
+        return deserialised(self.xml)
 
     def energy_inputs(self) -> dict[str, Any]:
         """What energies depend on, for fingerprints: not their zero, nor the folder of a potential's file."""

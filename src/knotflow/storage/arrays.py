@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from knotflow import checksums
 from knotflow.files import write_atomically
+from knotflow.sentences import one_line
 
 FREELY: Final = 2**28
 UNPACKED: Final = 100
@@ -106,6 +107,8 @@ def opened_arrays(
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if names is not None:
                 members = {name: info for name, info in members.items() if name in names}
+            if not archive.infolist():
+                raise ValueError("it is empty")
             _check_sizes(archive.infolist(), path.stat().st_size)
             arrays = {
                 name: _opened(path, name, info, stack.enter_context(archive.open(info)))
@@ -144,7 +147,7 @@ def _understood(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        reason = one_line(error)
         if str(path) in reason:
             raise
         raise ValueError(f"{path} cannot be read as an .npz file: {reason}.") from None

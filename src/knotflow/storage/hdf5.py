@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from knotflow.extras import optional
 from knotflow.json_values import parse_json
+from knotflow.sentences import one_line
 from knotflow.version import __version__
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def reading(path: Path, advice: str, source: io.IOBase | None = None) -> Iterato
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise  # a refusal of ours
-        reason = " ".join(str(error).strip("'\"").partition(", filename")[0].split())
+        reason = one_line(str(error).strip("'\"").partition(", filename")[0]) or type(error).__name__
         raise OSError(
             f"{path} is cut off or damaged ({reason}); copy it again from where it came, or remove it and "
             "make it again."

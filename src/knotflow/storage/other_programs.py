@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from knotflow.extras import optional
 from knotflow.molecules.structure import PLACEHOLDER_CELL, plain_suffix
 from knotflow.molecules.system import MolecularSystem
+from knotflow.sentences import one_line
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import StoredArray, opened_arrays
 from knotflow.storage.atom_order import Order, atom_order
@@ -216,5 +217,4 @@ def _check_no_cell(path: Path, piece: mdtraj.Trajectory) -> None:
 
 
 def _unreadable(path: Path, error: Exception, kind: str) -> ValueError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return ValueError(f"{path} cannot be read {kind}: {reason}.")
+    return ValueError(f"{path} cannot be read {kind}: {one_line(error)}.")
