@@ -175,6 +175,9 @@ def _start(frames: Any, system: MolecularSystem, config: DynamicsConfig) -> Tens
     x = torch.as_tensor(found if isinstance(found, Tensor) else np.asarray(found)).double().cpu()
     if x.ndim != 3 or x.shape[1:] != (system.n_atoms, 3):
         raise ValueError(f"frames must have shape (n, {system.n_atoms}, 3) in nm, got {tuple(x.shape)}.")
+    if not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).flatten(1).any(1).long().argmax())
+        raise ValueError(f"frame {row} has positions that are not finite; leave out such frames.")
     if len(x) < config.replicas:
         raise ValueError(
             f"{config.replicas} replicas need as many frames, got {len(x)}; give more, or set replicas."
