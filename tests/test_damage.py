@@ -11,6 +11,8 @@ from tests.damaged import KINDS, damage, plain
 from tests.soak import times
 
 
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:WARNING:UserWarning")  # of OpenMM, about damaged PDB files
 @pytest.mark.parametrize("name", KINDS)
 def test_mutations(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "knotflow")

@@ -127,12 +127,22 @@ def reading(path: Path, advice: str, source: io.IOBase | None = None) -> Iterato
     with path.open("rb") as start:
         if start.read(len(SIGNATURE)) != SIGNATURE:
             raise ValueError(f"{path} is not an HDF5 file; {advice}.")
+    with understood(path), open_file(path if source is None else source, "r") as file:
+        yield file
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Errors of HDF5 as one sentence with the name of the file; refusals that name it pass.
+
+    Raises:
+        OSError: if the file is damaged.
+    """
     try:
-        with open_file(path if source is None else source, "r") as file:
-            yield file
+        yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
         if isinstance(error, ValueError) and str(path) in str(error):
-            raise  # a refusal of ours
+            raise
         reason = one_line(str(error).strip("'\"").partition(", filename")[0]) or type(error).__name__
         raise OSError(
             f"{path} is cut off or damaged ({reason}); copy it again from where it came, or remove it and "

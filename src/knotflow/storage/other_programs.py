@@ -18,6 +18,7 @@ from knotflow.sentences import one_line
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import StoredArray, opened_arrays
 from knotflow.storage.atom_order import Order, atom_order
+from knotflow.storage.pickles import check_no_pickles
 
 if TYPE_CHECKING:
     import mdtraj
@@ -68,6 +69,7 @@ def count_frames(path: Path) -> int | None:
     with optional("trajectories"):
         import mdtraj
     try:
+        check_no_pickles(path)
         with mdtraj.open(str(path)) as file:
             return len(file)
     except Exception:  # not every format knows it; errors of a damaged file are raised when it is read
@@ -99,6 +101,7 @@ def read_frames(
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
+    check_no_pickles(path)
     names = topology if topology is not None and plain_suffix(path) not in WITH_ATOMS else None
     known = None if names is None else _read_topology(names)
     pieces = _read_npz(path, system, rows) if path.suffix == ".npz" else _read_mdtraj(path, system, rows)
@@ -199,6 +202,7 @@ def _read_topology(path: Path) -> mdtraj.Topology:
         import mdtraj
     if not path.is_file():
         raise FileNotFoundError(f"there is no topology {path}.")
+    check_no_pickles(path)
     try:
         return mdtraj.load_topology(str(path))
     except Exception as error:  # mdtraj raises errors of many types

@@ -196,7 +196,7 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
             length = len(file["coordinates"])
             _check_fit(path, frames, at, length, file["coordinates"].shape[1])
         with journal.Overlay(path) as overlay:
-            with hdf5.open_file(overlay, "r+") as file:
+            with hdf5.understood(path), hdf5.open_file(overlay, "r+") as file:
                 for name, column in _columns(frames.temperature is not None).items():
                     hdf5.put_rows(file[column.name], at, getattr(frames, name))
             try:
