@@ -1,6 +1,7 @@
 """Files of every kind that knotflow reads, and ways to damage them."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -180,6 +181,22 @@ def damage(content: bytes, random: np.random.Generator) -> bytes:
             return content[:at] + rest
         case _:
             return content[:at] + content[other : other + length] + rest if other != at else content + piece
+
+
+ODD: list[Any] = [None, -1, 0, True, 1e300, 10**12, -(10**30), math.nan, "x", "1", [], [[1]], {}, {"a": 1}]
+
+
+def odd(value: Any, random: np.random.Generator) -> Any:
+    """JSON values with one of them missing, or replaced by something else."""
+    if not isinstance(value, dict | list) or not value or random.random() < 0.05:
+        return ODD[random.integers(len(ODD))]
+    changed: Any = value.copy()
+    key = random.integers(len(value)) if isinstance(value, list) else list(value)[random.integers(len(value))]
+    if random.random() < 0.1:
+        del changed[key]
+    else:
+        changed[key] = odd(value[key], random)
+    return changed
 
 
 def plain(value: Any) -> Any:

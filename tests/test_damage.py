@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.damaged import KINDS, damage, plain
+from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.tensor_files import as_metadata, parse_metadata, read_tensors, write_tensors
+from tests.damaged import KINDS, damage, odd, plain
+from tests.flows.generators import make
 from tests.soak import times
 
 
@@ -33,3 +36,21 @@ def test_mutations(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         else:
             assert not kind.sealed or plain(found) == whole, f"mutation {number}"
     assert refused > times(200) // 4
+
+
+@pytest.mark.soak
+def test_models_with_odd_descriptions(tmp_path: Path) -> None:
+    """Made to fit their checksums: refused by name, or they are still models."""
+    path, random, refused = tmp_path / "model.safetensors", np.random.default_rng(0), 0
+    make("no stereocentre").save(path)
+    tensors, metadata = read_tensors(path)
+    for number in range(times(60)):
+        part = ("config", "notes")[number % 2]
+        changed = as_metadata(**{part: odd(parse_metadata(path, metadata, part), random)})
+        write_tensors(path, tensors, {**metadata, **changed})
+        try:
+            BoltzmannGenerator.load(path)
+        except ValueError as error:
+            refused += 1
+            assert path.name in str(error), f"mutation {number}: {error}"
+    assert refused > times(60) // 4

@@ -70,7 +70,7 @@ def _empty(path: Path, config: FlowConfig, tensors: dict[str, Tensor]) -> Flow:
     try:
         with torch.device("meta"):  # no weights are drawn that would be replaced at once
             flow = config.build()
-    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # of absurd sizes
+    except (ValueError, RuntimeError, TypeError, OverflowError, MemoryError) as error:  # of absurd sizes
         raise ValueError(f"{path}: no flow can be built by the configuration: {error}") from None
     expected = {name: tuple(tensor.shape) for name, tensor in flow.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -186,6 +186,8 @@ class MolecularSystem:
         """
         if not isinstance(plain, Mapping):
             raise ValueError(f"expected a molecule of format {FORMAT}, got {type(plain).__name__}.")
+        if not isinstance(plain.get("energy"), Mapping | None):
+            raise ValueError("the description of a molecule is damaged: its energy must be a table.")
         if plain.get("format") != FORMAT:
             raise ValueError(f"expected a molecule of format {FORMAT}, got {plain.get('format')!r}.")
         try:
@@ -198,7 +200,7 @@ class MolecularSystem:
                 origin=dict(plain["origin"]),
                 energy=plain.get("energy"),
             )
-        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, AttributeError, OverflowError, AssertionError) as error:
             raise ValueError(
                 f"the description of a molecule is damaged: {type(error).__name__} {error}"
             ) from None

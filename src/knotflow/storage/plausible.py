@@ -8,7 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST: Final = {"positions": 1e6, "forces": 1e8, "energies": 1e8}
+from knotflow.molecules.structure import FARTHEST
+
+LARGEST: Final = {"positions": FARTHEST, "forces": 1e8, "energies": 1e8}
 """In nm, kJ/mol/nm, and kJ/mol for each atom. A bond has such a force if it is longer by 400 nm; no atom has
 such an energy, the deepest shells of its electrons included."""
 NOT_SO: Final = "not finite or absurdly large"
