@@ -7,6 +7,8 @@ PIP_FLAGS ?=
 RUN ?= quickstart
 # Options for pytest, e.g. PYTEST_FLAGS="-k bspline".
 PYTEST_FLAGS ?= -n 2 -q
+# How often make soak repeats what make test does once, e.g. SOAK=5.
+SOAK ?= 50
 # What make quick tests.
 QUICK ?= tests/kernels tests/flows/test_flow.py $(filter-out %_compiled.py, \
 	$(wildcard tests/transforms/test_*.py))
@@ -24,7 +26,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_FLAGS)
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick lint sanitize bench bench-compare docs figures clean
+.PHONY: help setup run test soak quick lint sanitize bench bench-compare docs figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +49,9 @@ run: $(READY) ## see it work: simulate, train, sample, judge, a page (twelve min
 test: lint ## lint, tests, and the documentation built strictly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
 	$(BIN)/mkdocs build --strict --quiet
+
+soak: $(READY) ## the tests with random damage and interruptions, fifty times as long
+	KNOTFLOW_SOAK=$(SOAK) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m soak
 
 quick: lint ## lint, and the faster tests of maps, kernels and flows
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow" $(QUICK)

@@ -2,7 +2,9 @@
 
 import functools
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from knotflow import compiled
-from knotflow.compiled import Compiled
+from knotflow.compiled import Compiled, use_private_cache
 
 
 def double(x: Tensor) -> Tensor:
@@ -170,3 +172,15 @@ def test_too_many_variants_end_the_compilation(
             x, tangent = torch.rand(n), torch.rand(n)
             torch.testing.assert_close(f(x, tangent), along(x, tangent))
     assert not f.compiled and caplog.text.count("training continues without it") == 1
+
+
+def test_the_cache_of_compiled_code_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # to have it restored
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    use_private_cache()
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder == tmp_path / "knotflow" / "torch" and folder.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    use_private_cache()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"

@@ -71,8 +71,28 @@ class Found:
 
 def test_json_files(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    write_json(file, [Found(1.5), Found(float("nan")), "±", tmp_path])
-    assert read_json(file) == [{"value": 1.5}, {"value": None}, "±", str(tmp_path)]
+    write_json(file, {"all": [Found(1.5), Found(float("nan")), "±", tmp_path]})
+    assert read_json(file) == {"all": [{"value": 1.5}, {"value": None}, "±", str(tmp_path)]}
+    assert read_json(file, "all") == read_json(file)
+    with pytest.raises(ValueError, match=r"a\.json has no none, and is damaged; remove it\."):
+        read_json(file, "all", "none")
+    file.write_text(file.read_text().replace("1.5", "1.25"))
+    with pytest.raises(
+        ValueError, match=r"a\.json is damaged or was changed by hand: its content does not fit"
+    ):
+        read_json(file)
+    file.write_text('{"all": 1}')  # of an earlier version
+    assert read_json(file) == {"all": 1}
+    file.write_text("[]")
+    with pytest.raises(ValueError, match=r"a\.json must hold a table of keys and values, and is damaged"):
+        read_json(file)
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        for depth in (300, 100_000):
+            file.write_text(opening * depth + "1" + closing * depth)
+            with pytest.raises(
+                ValueError, match=r"a\.json is not JSON, or is damaged \(it is nested more than"
+            ):
+                read_json(file)
     file.write_text("{")
     with pytest.raises(ValueError, match=r"a\.json is not JSON, or is damaged .*; remove it"):
         read_json(file)

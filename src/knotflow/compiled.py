@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -50,6 +52,7 @@ class Compiled(Generic[P, R]):
         self._called = False
         self._compiled: Callable[P, R] | None = None
         if enabled:
+            use_private_cache()
             self._compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, options=options)
 
     @property
@@ -85,3 +88,18 @@ def _warn(error: Exception, task: str) -> None:
     # The first line may only say which backend failed; the next one says why.
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     log.warning("torch.compile failed (%s); %s continues without it, more slowly.", reason, task)
+
+
+def use_private_cache() -> None:
+    """Keep compiled code where only this user can write, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
+
+    PyTorch loads what it finds in its cache. By default that is a folder in ``/tmp`` with a known name, which
+    another user of the machine could have made first.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    with contextlib.suppress(OSError, RuntimeError):  # no home, or none to write to: as PyTorch does
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "knotflow" / "torch"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)

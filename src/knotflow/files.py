@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from knotflow.json_values import plain
+from knotflow import checksums
+from knotflow.json_values import parse_json, plain
+from knotflow.sentences import listed
 
 try:
     import fcntl
@@ -89,18 +91,35 @@ def json_bytes(value: Any) -> bytes:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, completely or not at all."""
-    write_atomically(path, json_bytes(value))
+    """Write a value as JSON, completely or not at all; a table gets a checksum."""
+    found = plain(value)
+    if not isinstance(found, dict):
+        write_atomically(path, json_bytes(found))
+    else:
+        write_atomically(path, checksums.sealed(json_bytes({**found, checksums.KEY: checksums.BLANK})))
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """Read a JSON file that holds a table.
+
+    Args:
+        path: The file.
+        *keys: What the table must have.
 
     Raises:
         OSError: if there is none.
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or holds something else.
     """
+    content = path.read_bytes()
     try:
-        return json.loads(path.read_bytes())
+        found = parse_json(content)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON, or is damaged ({error}); remove it.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a table of keys and values, and is damaged; remove it.")
+    checksums.check_key(path, content, checksums.KEY in found)
+    found.pop(checksums.KEY, None)
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise ValueError(f"{path} has no {listed(missing)}, and is damaged; remove it.")
+    return found

@@ -1,12 +1,16 @@
-"""Conversion of values to JSON."""
+"""Conversion of values to JSON, and back."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+DEEPEST: Final = 200
+TOO_DEEP: Final = f"it is nested more than {DEEPEST} levels deep"
 
 
 def plain(value: Any) -> Any:
@@ -20,3 +24,27 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: if it is not JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [item for outer in level for item in _inside(outer)]
+        if not level:
+            return value
+    raise ValueError(TOO_DEEP)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -21,11 +21,11 @@ def read_log(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(line for line in file if line.endswith("\n")))[1:]
     try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(line for line in file if line.endswith("\n")))[1:]
         return [(int(step), name, float(value)) for step, name, value in rows]
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise ValueError(
             f"{path} must hold rows of step, name and value, and is damaged ({error}); remove it."
         ) from None

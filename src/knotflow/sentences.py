@@ -1,4 +1,4 @@
-"""Lists of names in sentences."""
+"""Parts of sentences: lists of names, errors of other programs."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def listed(names: Iterable[object]) -> str:
     found = [str(name) for name in names]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return ", ".join(found[:NAMED]) + more
+
+
+def one_line(error: object) -> str:
+    """The text of an error for the middle of a sentence: one line without a full stop; else its type."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

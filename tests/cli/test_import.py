@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import mdtraj
 import numpy as np
@@ -107,19 +108,66 @@ def pickled(system: MolecularSystem) -> None:
     np.savez("a.npz", positions=np.array([None, None], dtype=object))
 
 
+def bomb(system: MolecularSystem) -> None:
+    """Many zeros in few bytes."""
+    with (
+        ZipFile("a.npz", "w", ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("positions.npy", "w") as file,
+    ):
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f8", "fortran_order": False, "shape": (600_000, 22, 3)}
+        )
+        for _ in range(3168):
+            file.write(bytes(10**5))
+
+
+def declared(system: MolecularSystem) -> None:
+    with ZipFile("a.npz", "w") as archive, archive.open("positions.npy", "w") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 22, 3)}
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+def damaged_header(text: bytes) -> Callable[[MolecularSystem], None]:
+    def prepare(system: MolecularSystem) -> None:
+        with ZipFile("a.npz", "w") as archive:
+            header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+            archive.writestr("positions.npy", header)
+
+    return prepare
+
+
+def other_compression(system: MolecularSystem) -> None:
+    write("a.npz", system)
+    content = Path("a.npz").read_bytes()
+    at = content.index(b"PK\x01\x02") + 10
+    Path("a.npz").write_bytes(content[:at] + b"\x63\x00" + content[at + 2 :])
+
+
+UNREADABLE = r"a\.npz cannot be read as an \.npz file: "
 REFUSALS = {
+    "bomb": (bomb, r"a\.npz cannot be .*: its .* bytes would become 316,800,.* in memory, too many for"),
+    "declared": (declared, r"positions would have 528,000,.* bytes by its shape .*, but there are 0"),
+    "0-d": (lambda s: np.savez("a.npz", positions=np.array(1.0)), r"a\.npz: positions must be an array with"),
+    "empty": (lambda s: np.savez("a.npz"), r"a\.npz cannot be read as an \.npz file: it is empty\."),
+    "nested": (damaged_header(b"(" * 9000 + b"\n"), UNREADABLE),
+    "token": (damaged_header(b"{'descr': 'f8', 'shape': (1L, \n"), UNREADABLE),
+    "compression": (other_compression, UNREADABLE),
+    "absurd": (
+        lambda s: write("a.npz", s, energies=np.full(10, 1e30), forces=np.zeros((10, 22, 3))),
+        r"a\.npz: frame 0 has energies that are not finite or absurdly large; leave out such frames\.",
+    ),
     "energies": (bad_energies, r"a\.npz: frame 0 has the energy -5 kJ/mol, but ours is .* kJ/mol; check"),
     "forces": (bad_forces, r"a\.npz: frame 0 has forces that differ from ours by 1e\+02 %; check molecule"),
-    "not finite": (bad_frame, r"a\.npz: frame 7 has positions that are not finite numbers; leave"),
-    "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are not finite numbers"),
+    "not finite": (bad_frame, r"a\.npz: frame 7 has positions that are not finite or absurdly large"),
+    "force not finite": (bad_given_force, r"a\.npz: frame 4 has forces that are not finite or"),
     "unit": (angstrom, r"bond from ACE1-CH3 to ACE1-H1 in frame 0 is 1\.\d+ nm long, usually 0\.109 nm; all "
              r"bonds are about 10 times as long as usual, so the unit may be wrong \(nm, not Å\)\."),
     "order": (shuffled, r"nm; the order of the atoms may be wrong .--topology .*, or a periodic box cut"),
     "shape": (few_atoms, r"positions must have shape \(10, 22, 3\) for the 22 atoms of ala2, got \(10, 21"),
     "no positions": (lambda s: np.savez("a.npz", x=np.zeros(3)), r"a\.npz has no array 'positions'; "),
-    "cut": (cut, r"a\.npz cannot be read as an \.npz file: "),
+    "cut": (cut, UNREADABLE),
     "pickle": (pickled, r"a\.npz cannot be read as an .*: positions must be an array of plain numbers"),
-    "text": (lambda s: Path("a.npz").write_text("hello"), r"a\.npz cannot be read as an \.npz file: "),
+    "text": (lambda s: Path("a.npz").write_text("hello"), UNREADABLE),
     "no frames": (lambda s: write("a.npz", s, positions=np.zeros((0, 22, 3))), r"there are no frames in a\."),
     "segment": (lambda s: write("a.npz", s, segment=np.zeros(10)), r"segment must hold whole numbers, got "),
     "negative": (lambda s: write("a.npz", s, segment=np.arange(10) - 9), r"segment must hold numbers from 0"),

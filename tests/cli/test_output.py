@@ -11,6 +11,7 @@ from rich.table import Table
 
 import knotflow as kf
 from knotflow.cli.output import Output
+from knotflow.files import read_json
 from knotflow.json_values import plain
 from knotflow.kernels.library import engine
 from knotflow.storage import trajectory
@@ -72,11 +73,11 @@ CASES = {
     "check": (["{flow}", "--frames", "50"], checks),
     "evaluate": (
         ["{run}", "{data}", "--samples", "50", "--out", "m.json"],
-        lambda found, made: found == json.loads(Path("m.json").read_text()),
+        lambda found, made: found == read_json(Path("m.json")),
     ),
     "dynamics": (
         ["{run}", "{data}", *SHORT, "--out", "d"],
-        lambda found, made: found == json.loads(Path("d/drift.json").read_text()),
+        lambda found, made: found == read_json(Path("d/drift.json")),
     ),
     "report": (["{run}", "--samples", "50", "--out", "r.html"], page),
 }

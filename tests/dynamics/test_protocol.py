@@ -1,6 +1,5 @@
 """Runs without a thermostat at the end: recorded, scored, interrupted and resumed."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, protocol, run
 from knotflow.energies import OpenMMEnergy
+from knotflow.files import read_json
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
 
@@ -100,7 +100,7 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
     assert (found.about["model"], found.about["numbers"], found.about["steps"]) == ("abc", [1, 2], 100)
     assert found.milliseconds_per_step == pytest.approx(10 * found.about["seconds"])
 
-    kept = json.loads((tmp_path / "drift.json").read_text())
+    kept = read_json(tmp_path / "drift.json")
     n, rows = found.degrees_of_freedom, slice(found.production, None)
     slopes = np.polyfit(found.time[rows], found.total[rows], 1)[0] / n
     assert kept["slope"] == pytest.approx(slopes.mean()) and kept["slopes"] == pytest.approx(slopes)
@@ -113,7 +113,7 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "drift.json").unlink()
     other = FlowEnergy(boxed_chain_generator(30.0))
     again = run(other, chain(), exact_chain(5), CONFIG, folder=tmp_path, about=about)
-    assert same(again, found) and json.loads((tmp_path / "drift.json").read_text()) == kept
+    assert same(again, found) and read_json(tmp_path / "drift.json") == kept
     with pytest.raises(ValueError, match=r"record\.npz holds dynamics made with config\.seed"):
         seeded = CONFIG.model_copy(update={"seed": 5})
         run(energy(), chain(), exact_chain(5), seeded, folder=tmp_path, about=about)

@@ -5,6 +5,7 @@ import logging
 from importlib import resources
 from pathlib import Path
 
+import mdtraj
 import numpy as np
 import pytest
 from openmm import app, unit
@@ -12,6 +13,7 @@ from openmm import app, unit
 from knotflow.molecules.pdb_file import read_pdb
 from knotflow.molecules.peptides import peptide
 from knotflow.molecules.system import from_pdb
+from tests.molecules.molecules import molecule
 
 TEXT = (resources.files("knotflow.molecules") / "data" / "ala2.pdb").read_text()
 ATOMS = [line for line in TEXT.splitlines() if line.startswith("ATOM")]
@@ -85,3 +87,18 @@ def test_unknown_elements_are_refused(tmp_path: Path) -> None:
     lines = [*ATOMS[:-1], ATOMS[-1].replace(" H3 ", " Q3 ").rstrip()[:76] + " X"]
     with pytest.raises(ValueError, match="atom Q3 of residue NME 3 of chain A has no known element"):
         read_pdb(write(tmp_path / "a.pdb", *lines))
+
+
+def test_a_file_cut_in_its_bonds_is_refused(tmp_path: Path) -> None:
+    system, path = molecule("ala2"), tmp_path / "cut.pdb"
+    mdtraj.Trajectory(system.positions[None], system.topology).save_pdb(str(path))
+    whole = path.read_text()
+    assert whole.count("CONECT") > 5 and read_pdb(path).topology.getNumAtoms() == 22
+    for cut in (whole.index("CONECT") + 30, len(whole) - 40):
+        path.write_text(whole[:cut])
+        with pytest.raises(
+            ValueError, match=r"cut\.pdb .*it ends in the middle of its bonds, .* add a line END"
+        ):
+            read_pdb(path)
+    path.write_text("\n".join(line for line in whole.split("\n") if not line.startswith(("CONECT", "END"))))
+    assert read_pdb(path).topology.getNumAtoms() == 22

@@ -1,6 +1,5 @@
 """Chains against data of the same distribution, of another, and noise by brute force."""
 
-import json
 import math
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from knotflow.analysis.agreement import BINS, Ensemble
 from knotflow.dynamics import FlowEnergy
 from knotflow.dynamics.chain_run import ExactPlan
 from knotflow.energies import TorchForceField
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.sampling import Sampler
 from knotflow.json_values import plain
@@ -67,7 +67,7 @@ def test_the_same_distribution_agrees_and_another_does_not(made, tmp_path: Path)
     assert abs(found.chains.difference.value) < 5 * found.chains.difference.error < 0.5
     assert 0.2 < result.flow_acceptance < 0.8 and math.isnan(result.hmc_acceptance)
     assert result.memory["energy"].time < 2 and result.evaluations == 40 * (100 * 3 + 100)
-    written = json.loads((tmp_path / "exact.json").read_text())
+    written = read_json(tmp_path / "exact.json")
     assert written["comparison"]["agreement"]["energy"] == z.energy and written["hmc_acceptance"] is None
     assert np.shape(written["comparison"]["deviations"]) == (BINS, BINS)
     assert (tmp_path / "exact.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,5 @@
 """Figure 4 with few steps and models that are hardly trained: everything but the quality of the result."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from knotflow.dynamics import DynamicsConfig, Record
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.paper import figure4 as experiment
@@ -81,7 +81,7 @@ def test_what_is_done_is_not_done_again(made: tuple[Path, Path], done) -> None:
         "run 2 of 2: RQ-spline: finished before",
     ]
     for result in results:
-        kept = json.loads((folder / result.entry.folder / "drift.json").read_text())
+        kept = read_json(folder / result.entry.folder / "drift.json")
         assert result.drift.plain()["slope"] == kept["slope"]
     longer = replace(TINY, config=TINY.config.model_copy(update={"production": 0.002}))
     with pytest.raises(ValueError, match=r"made with config\.production"):
@@ -94,7 +94,7 @@ def test_finished_runs_are_found_by_their_folders(done) -> None:
     titles = [(result.entry.title, result.entry.claim) for result in found]
     assert titles == [("true force field", ""), ("RQ-spline", "all ten fail"), ("best", "")]
     for result in found:
-        kept = json.loads((folder / result.entry.folder / "drift.json").read_text())
+        kept = read_json(folder / result.entry.folder / "drift.json")
         assert result.drift.plain()["slope"] == kept["slope"]
     assert experiment.read_results(folder / "nowhere") == []
 
@@ -102,7 +102,7 @@ def test_finished_runs_are_found_by_their_folders(done) -> None:
 def test_the_page_has_table_and_picture(done) -> None:
     folder, _ = done
     assert (folder / "figure4.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads((folder / "results.json").read_text())
+    found = read_json(folder / "results.json")
     assert list(found) == ["force-field", "rq-nll-0-rec", "best"]
     page = (folder / "index.html").read_text()
     for text in ("0 of 2", "all ten fail", "RQ-spline", "steps of 0.1 fs", "data:image/png;base64"):

@@ -12,6 +12,7 @@ import torch
 from scipy.stats import sem
 
 import knotflow
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.paper import table1
@@ -44,7 +45,7 @@ def test_every_run_has_its_folder(made) -> None:
     names = {"rq-nll-0-rec", "rq-nll-1-rec", "bspline-fm-0-rec", "bspline-fm-1-rec"}
     assert {path.name for path in folder.iterdir()} == names
     for name in names:
-        about = json.loads((folder / name / "metrics.json").read_text())["about"]
+        about = read_json(folder / name / "metrics.json")["about"]
         assert about["data"]["rows"] == "validation" and about["data"]["frames"] == 12
     assert [line for line in said if line.startswith("run")] == [
         "run 1 of 4: RQ-spline, seed 0",
@@ -105,15 +106,15 @@ def test_a_model_without_its_evaluation_gets_it(made, monkeypatch: pytest.Monkey
     """Missing, or made of other frames or samples: measured again, with the same numbers; never trained."""
     data, folder, _ = made
     metrics = folder / "rq-nll-1-rec" / "metrics.json"
-    before = json.loads(metrics.read_text())
+    before = read_json(metrics)
     monkeypatch.setattr(FlowModule, "training_step", None)
-    other = json.loads(metrics.read_text())
+    other = read_json(metrics)
     other["about"]["data"]["rows"] = "all"
     for content in (None, json.dumps(other)):
         metrics.unlink() if content is None else metrics.write_text(content)
         assert len(read_results(folder, TINY)) == 3
         assert len(run(data, folder, TINY, TODO, say=lambda text: None)) == 4
-        assert json.loads(metrics.read_text())["measures"] == before["measures"]
+        assert read_json(metrics)["measures"] == before["measures"]
 
 
 def test_the_evaluation_of_another_version_is_shown_and_made_again_when_asked_for(made, tmp_path) -> None:
@@ -121,14 +122,14 @@ def test_the_evaluation_of_another_version_is_shown_and_made_again_when_asked_fo
     name, said = "rq-nll-0-rec", []
     shutil.copytree(folder / name, tmp_path / name)
     metrics = tmp_path / name / "metrics.json"
-    found = json.loads(metrics.read_text())
+    found = read_json(metrics)
     found["about"]["knotflow"] = "0.0.1"
     metrics.write_text(json.dumps(found))
     before = read_results(tmp_path, TINY)
     assert [result.task for result in before] == [Task("rq", 0)]
     assert run(data, tmp_path, TINY, [Task("rq", 0)], say=said.append) == before
     assert said == ["run 1 of 1: RQ-spline, seed 0"], "evaluated, with the same numbers"
-    assert json.loads(metrics.read_text())["about"]["knotflow"] == knotflow.__version__
+    assert read_json(metrics)["about"]["knotflow"] == knotflow.__version__
 
 
 def test_a_model_that_came_without_its_history(made, tmp_path: Path, monkeypatch) -> None:
@@ -160,17 +161,14 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     assert any(
         text.startswith("RQ-spline, seed 0, as published diverged at step 2: training") for text in said
     )
-    assert (
-        "became unstable 1 times"
-        in json.loads((tmp_path / "rq-nll-0-pub/diverged.json").read_text())["reason"]
-    )
+    assert "became unstable 1 times" in read_json(tmp_path / "rq-nll-0-pub/diverged.json")["reason"]
 
     monkeypatch.setattr(FlowModule, "training_step", None)
     again = []
     assert run(data, tmp_path, TINY, todo, say=again.append) == [lost, found]
     assert again[0] == "run 1 of 2: RQ-spline, seed 0, as published: diverged before"
     diverged = tmp_path / "rq-nll-0-pub/diverged.json"
-    said_before = json.loads(diverged.read_text())
+    said_before = read_json(diverged)
     diverged.write_text(json.dumps({**said_before, "choice": {**said_before["choice"], "compile": True}}))
     assert run(data, tmp_path, TINY, todo) == [lost, found], "earlier versions compiled"
     with pytest.raises(ValueError, match="rq-nll-0-pub holds a run made with epochs"):
@@ -179,7 +177,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(made, tmp_path, monke
     text = (tmp_path / "table1.md").read_text()
     assert "| RQ-spline | as published, 1 seed | diverged at step 2 | – | – | – | – | – | – |" in text
     assert "| rq-nll-0-pub | diverged at step 2 |" in text and not (tmp_path / "seeds.png").exists()
-    assert [run["diverged"] for run in json.loads((tmp_path / "table1.json").read_text())["runs"]] == [
+    assert [run["diverged"] for run in read_json(tmp_path / "table1.json")["runs"]] == [
         2,
         None,
     ]
@@ -191,7 +189,7 @@ def test_the_report_of_a_folder(made) -> None:
     written = write_report(folder, results, {"scale": "small", "data": data.name})
     assert [path.name for path in written] == ["table1.md", "table1.json", "seeds.png"]
     assert (folder / "seeds.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads((folder / "table1.json").read_text())
+    found = read_json(folder / "table1.json")
     assert [(line["row"], line["trained"]) for line in found["table"]] == [
         ("rq", "recipe"),
         ("rq", "paper"),

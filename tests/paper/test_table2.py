@@ -1,6 +1,5 @@
 """Times per sample: what is timed, what is kept, and the numbers of a clock that the test moves."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from scipy.stats import sem
 
+from knotflow.files import read_json
 from knotflow.inputs import file_fingerprint
 from knotflow.paper import table2
 from knotflow.paper.numbers import spread
@@ -57,7 +57,7 @@ def test_what_was_timed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (row,) = found
     assert row.parameters == sum(p.numel() for p in generator.flow.parameters())
     assert row.model == file_fingerprint(model) and row.threads == torch.get_num_threads()
-    kept = json.loads((tmp_path / "table2.json").read_text())
+    kept = read_json(tmp_path / "table2.json")
     assert kept["bspline"]["reverse"] == list(row.reverse)
     honest = table2.measure
     monkeypatch.setattr(table2, "measure", None)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import knotflow as kf
 from knotflow.cli import app
 from knotflow.energies import Mixed, Rings
+from knotflow.files import read_json
 from knotflow.paper import mixed5d, toy2d
 from knotflow.paper.toy2d import write_report
 from knotflow.training.module import FlowModule
@@ -85,7 +86,7 @@ def test_what_is_done_is_not_done_again(folder: Path, monkeypatch: pytest.Monkey
 
 def test_results_of_other_inputs_or_earlier_versions_are_made_again(folder: Path, monkeypatch) -> None:
     place, scale = folder / "bspline-circle", toy2d.SCALES["smoke"]
-    kept = json.loads((place / "result.json").read_text())
+    kept = read_json(place / "result.json")
     monkeypatch.setattr(FlowModule, "training_step", None)
     for inputs in (None, {**kept["inputs"], "grid": 7}):
         (place / "result.json").write_text(json.dumps({**kept, "inputs": inputs}))
@@ -93,7 +94,7 @@ def test_results_of_other_inputs_or_earlier_versions_are_made_again(folder: Path
         said: list[str] = []
         found = toy2d.run_scenario("bspline", "circle", scale, place, say=said.append)
         assert found.kl == kept["kl"] and said[-1].endswith("exact errors on a grid of 100 x 100")
-        assert json.loads((place / "result.json").read_text())["inputs"] == kept["inputs"]
+        assert read_json(place / "result.json")["inputs"] == kept["inputs"]
 
 
 def test_fields_are_kept_for_one_model_and_size(folder: Path, monkeypatch) -> None:
@@ -150,7 +151,7 @@ def test_five_coordinates_of_mixed_kinds(tmp_path: Path) -> None:
     arguments = ["reproduce", "mixed5d", "--scale", "smoke", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0 and "effective sample size" in done.stdout
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = read_json(tmp_path / "metrics.json")
     done = CliRunner().invoke(app, [*arguments, "--json", "--quiet"], catch_exceptions=False)
     assert json.loads(done.stdout)["result"] == metrics and done.stderr == ""
     untrained = mixed5d.evaluate(kf.Flow.on(Mixed().domains), Mixed(), 2000, 0.0)

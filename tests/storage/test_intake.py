@@ -106,6 +106,28 @@ def test_mirror_images_are_set_aside_and_counted(caplog) -> None:
     ]
 
 
+NONSENSE = [np.nan, np.inf, -1e30]
+
+
+@pytest.mark.parametrize("column", ["positions", "forces", "energies"])
+def test_nonsense_is_set_aside_and_numbered(column: str, caplog) -> None:
+    system = molecule("ala2")
+    intake, frames = Intake(system, ["a.dcd"]), some(system)
+    values = getattr(frames, column).copy()
+    values.reshape(10, -1)[[2, 5, 7], -1] = NONSENSE
+    kept, usable = intake(replace(frames, **{column: values}))
+    assert np.flatnonzero(~usable).tolist() == [2, 5, 7]
+    assert_same(kept, frames[usable])
+    assert (intake.used, intake.mirrored) == (7, 0)
+    assert said(intake, caplog) == [
+        "3 of 10 frames in a.dcd have positions, energies or forces that are not finite or absurdly large "
+        "(frame 2 of replica 0, frame 5 of replica 1, frame 7 of replica 2), and were set aside."
+    ]
+    intake(replace(frames, energies=np.full(10, np.nan)))
+    with pytest.raises(ValueError, match=r"13 of 20 frames in a\.dcd have .*; make the file again, or leave"):
+        intake.conclude()
+
+
 @pytest.mark.parametrize("wrong", [6, 10])
 def test_mostly_mirror_images_are_refused(wrong: int) -> None:
     system = molecule("ala2")

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import knotflow as kf
+from knotflow import tensor_files
 from knotflow.progress import Progress
 from knotflow.statistics.weights import systematic
 from knotflow.training import Batch, Pool, TrainingConfig, fit
-from knotflow.training import checkpoint as checkpoint_module
 from knotflow.training.module import FlowModule
 from knotflow.training.replay import effective_share, trusted
 
@@ -83,16 +83,16 @@ def main(folder: Path, moment: str, number: int) -> None:
 
         FlowModule.training_step = step  # type: ignore[method-assign]
     else:
-        write, written = checkpoint_module.write_atomically, []
+        write, written = tensor_files.write_atomically, []
 
         def half(path: Path, content: bytes) -> None:
-            written.append(path)
+            written.extend([path] if path.name == "last.ckpt" else [])
             if len(written) == number:
                 path.with_suffix(".part").write_bytes(content[: len(content) // 2])
                 die()
             write(path, content)
 
-        checkpoint_module.write_atomically = half
+        tensor_files.write_atomically = half
     run(folder)
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import knotflow as kf
+from knotflow.files import read_json
 from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig, TrainingError, fit
 from knotflow.training.guard import PATIENCE, RETURNS, SETTLED, Guard, diagnose
@@ -50,7 +51,7 @@ def test_a_run_folder(reference: tuple[Path, kf.Flow]) -> None:
     assert files == {"config.json", "last.ckpt", "log.csv", "model.safetensors", "tensorboard"}
     saved = kf.load(folder / "model.safetensors")
     assert all(map(torch.equal, _weights(saved), _weights(flow)))
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     assert TrainingConfig.parse(config["training"]) == runs.CONFIG
     log = read_log(folder / "log.csv")
     assert [step for step, name, _ in log if name == "nll"] == [10, 20, 30, 40, 50, 60, 70]
@@ -130,7 +131,7 @@ def test_whether_a_run_was_compiled_makes_no_other_run_of_it(
 def test_a_run_of_version_0_1_is_no_other_run(reference: tuple[Path, kf.Flow], tmp_path: Path) -> None:
     """It has phases noted also where there is no circle."""
     folder = shutil.copytree(reference[0], tmp_path / "run")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     for coupling in config["flow"]["couplings"]:
         coupling["transform"]["phase"] = True
     (folder / "config.json").write_text(json.dumps(config))
@@ -146,7 +147,7 @@ def test_a_run_of_version_0_2_is_loaded_if_finished_and_refused_otherwise(tmp_pa
         return fit(flow, runs.data().x, config, tmp_path)
 
     run()
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = read_json(tmp_path / "config.json")
     for coupling in config["flow"]["couplings"]:
         del coupling["conditioner"]["unit_spread"]
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -163,7 +164,7 @@ def test_settings_that_version_0_2_did_not_have(
 ) -> None:
     """Its folders have ``own_after``, and nothing about matched energies, limits and linear maps."""
     folder = shutil.copytree(reference[0], tmp_path / "run")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     config["training"]["own_after"] = 0.25
     for key in ("energy_matching", "force_limit"):
         del config["training"]["loss"][key]

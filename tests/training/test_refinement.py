@@ -1,7 +1,6 @@
 """Refinement with the energy: it improves a model, stops by itself, resumes, and is done once."""
 
 import functools
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from knotflow.energies import TorchForceField
+from knotflow.files import read_json
 from knotflow.flows import load
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
@@ -75,7 +75,7 @@ def test_it_improves_the_weights_and_says_so(trained: Path, refined: tuple[Path,
     }
     cycles = found["refinement"]
     assert [cycle["steps"] for cycle in cycles] == [12, 24]  # of 24 steps of the training
-    start = json.loads((folder / "refinement" / "start.json").read_text())
+    start = read_json(folder / "refinement" / "start.json")
     assert max(cycle["ess"] for cycle in cycles) > start["ess"] + 0.05
     assert found["seconds"] == pytest.approx(before["seconds"] + sum(cycle["seconds"] for cycle in cycles))
     loaded = BoltzmannGenerator.load(folder / "model.safetensors")
@@ -233,7 +233,7 @@ def test_progress(data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest
     told = [now for now in seen if now[0].startswith("refining, cycle 1")]
     assert [now[1] for now in told] == list(range(13))[:: told[1][1] - told[0][1]]
     assert {now[2] for now in told} == {12}
-    start = json.loads((folder / "refinement" / "start.json").read_text())
+    start = read_json(folder / "refinement" / "start.json")
     assert all(f"ess {100 * start['ess']:.1f} %" in now[3] and " before" in now[3] for now in told)
     assert "nll " in told[-1][3] and "energy_matching" in told[-1][3]
     assert [now for now in seen if now[0] == "training"] == [], "that was finished"

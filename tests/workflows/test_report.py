@@ -16,6 +16,7 @@ from knotflow.analysis.frame_table import LABELLED
 from knotflow.dynamics import DynamicsConfig, FlowEnergy
 from knotflow.dynamics import run as run_dynamics
 from knotflow.energies import OpenMMEnergy
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.report import generator_page
@@ -135,7 +136,7 @@ def test_numbers_are_those_of_the_evaluation(run: Path, written: Written, page: 
     split = {"file": "ala2.h5", "frames": 120, "validation": [[60, 120]]}
     found = evaluate(generator, run.parent.parent / "ala2.h5", energy, split=split, samples=300).plain()
     shown = json.loads(page.downloads["metrics.json"])
-    assert shown == json.loads(written.metrics.read_text(encoding="utf-8"))
+    assert shown == read_json(written.metrics)
     assert shown["measures"] == found["measures"] and shown["residues"] == found["residues"]
     nll = found["measures"]["nll"]
     (cell,) = [text for text in page.text if text.startswith(f"{nll['value']:.1f}"[:5]) and "±" in text][:1]
@@ -195,7 +196,7 @@ def test_samples_are_drawn_once(run: Path, written: Written, energy, tmp_path: P
     monkeypatch.setattr(BoltzmannGenerator, "sample_and_log_prob", counted)
     write_report(model, out=tmp_path / "page.html", energy=energy, folder=tmp_path, data=data, samples=300)
     assert sum(drawn) == 300 + LABELLED
-    first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
+    first, second = (read_json(folder / "metrics.json") for folder in (run, tmp_path))
     found = evaluate(
         BoltzmannGenerator.load(model), data, energy, split=notes(model)["split"], samples=300
     ).plain()
@@ -328,12 +329,12 @@ def test_states_of_an_evaluation_are_on_the_page(tmp_path: Path) -> None:
                 v.subject for v in found.verdicts
             ]
             assert "your states,left,data,0." in page.downloads["states.csv"].decode()
-        old = json.loads(file.read_text())
+        old = read_json(file)
         del old["states"], old["about"]["states"]
         file.write_text(json.dumps(old))
         assert is_evaluation_of(file, evaluation_inputs(model, data, samples=120))
         found = write_report(model, out=tmp_path / "page.html", energy=energy, data=data, samples=120)
-        assert found.metrics == file and json.loads(file.read_text())["about"]["states"] == []
+        assert found.metrics == file and read_json(file)["about"]["states"] == []
 
 
 def test_dynamics_of_another_model_are_not_shown(run: Path, written, energy, tmp_path: Path) -> None:

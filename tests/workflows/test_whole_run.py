@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from knotflow.energies import MolecularEnergy
+from knotflow.files import read_json
 from knotflow.molecules import ala2
 from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS
@@ -238,7 +239,7 @@ def test_time_that_a_stage_does_not_need_goes_to_the_next(tmp_path: Path) -> Non
     assert here.seconds("train") == pytest.approx(0.45 * 3600), "as planned until the simulation is over"
     here._timed("simulate", lambda _: None)(lambda *_: None)
     assert here.seconds("train") == pytest.approx(0.45 / 0.7 * 3600, rel=1e-3)
-    plan = json.loads(here.plan.read_text())
+    plan = read_json(here.plan)
     here.plan.write_text(json.dumps({**plan, "spent": {"simulate": 3600.0}}))
     assert here.seconds("train") == pytest.approx(0.45 / 2 * 3600), "a late simulation leaves half of it"
     here.claim()  # the time spent is no setting

@@ -171,8 +171,9 @@ def read_drift(folder: Path) -> dict[str, Any]:
     from knotflow.dynamics.protocol import DRIFT
     from knotflow.files import read_json
 
-    found: Any = read_json(folder / DRIFT)
-    if not (isinstance(found, dict) and {"replicas", "broken", "slope", "about"} <= found.keys()):
+    found = read_json(folder / DRIFT, "replicas", "broken", "slope", "about")
+    about = found["about"]
+    if not (isinstance(about, dict) and isinstance(about.get("config"), dict)):
         raise ValueError(f"{folder / DRIFT} is damaged (it is not a drift score); remove it.")
     return found
 

@@ -53,7 +53,7 @@ def load(command: Any, file: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no settings file {file}.") from None
     except OSError as error:
         raise OSError(f"the settings file {file} cannot be read: {error.strerror}.") from None
-    except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, nested too deeply
         raise ConfigError(
             f'{file} is not TOML ({error}); lines must look like seed = 1 or out = "runs/a".'
         ) from None

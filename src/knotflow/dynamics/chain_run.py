@@ -10,16 +10,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow.config import Config
 from knotflow.dynamics.chains import NO_MOVES, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import only_writer, write_atomically
+from knotflow.files import only_writer
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
@@ -27,6 +24,7 @@ from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
+from knotflow.tensor_files import read_tensors, write_tensors
 
 SAVE_SECONDS: Final = 20.0
 """Seconds between saves; an interrupted run repeats at most this much work."""
@@ -239,7 +237,7 @@ class ExactRun:
             "seconds": torch.tensor(self.seconds, dtype=torch.float64),
         }
         chains = {f"chains.{name}": tensor for name, tensor in state.tensors().items()}
-        write_atomically(self.state_path, to_bytes({**chains, **numbers}))
+        write_tensors(self.state_path, {**chains, **numbers}, {})
 
     def _load(self, device: str) -> None:
         """Read the state.
@@ -248,7 +246,7 @@ class ExactRun:
             OSError: if it is missing or damaged.
         """
         try:
-            found = from_bytes(self.state_path.read_bytes())
+            found, _ = read_tensors(self.state_path, note=True)
             self.rows, self.seconds = int(found.pop("rows")), float(found.pop("seconds"))
             cycles = self.samples * self.plan.every
             tried = (cycles * self.plan.flow_moves, cycles * self.plan.hmc_moves)
@@ -256,7 +254,7 @@ class ExactRun:
             self.moves = dict(zip(NO_MOVES, map(Moves, tried, accepted), strict=True))
             chains = {name.removeprefix("chains."): tensor for name, tensor in found.items()}
             self.state = ChainState.of(chains, device)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise OSError(
                 f"the state of the chains, {self.state_path}, is missing or damaged ({error}), so they "
                 "cannot be continued; the samples made so far are fine, choose another file for new ones."

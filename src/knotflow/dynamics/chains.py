@@ -10,14 +10,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from safetensors import SafetensorError
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from knotflow.files import write_atomically
 from knotflow.statistics.autocorrelation import autocorrelation_time
 from knotflow.statistics.estimates import Estimate, mean
+from knotflow.tensor_files import read_tensors, write_tensors
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,14 @@ class ChainState:
 
     def save(self, path: str | Path) -> None:
         """Write a ``.safetensors`` file."""
-        write_atomically(Path(path), to_bytes(self.tensors()))
+        write_tensors(Path(path), self.tensors(), {})
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> ChainState:
         """Read what `save` wrote."""
         try:
-            return cls.of(from_bytes(Path(path).read_bytes()), device)
-        except (SafetensorError, TypeError) as error:
+            return cls.of(read_tensors(Path(path))[0], device)
+        except TypeError as error:
             raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
 
     def tensors(self) -> dict[str, Tensor]:

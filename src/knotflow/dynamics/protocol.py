@@ -175,6 +175,9 @@ def _start(frames: Any, system: MolecularSystem, config: DynamicsConfig) -> Tens
     x = torch.as_tensor(found if isinstance(found, Tensor) else np.asarray(found)).double().cpu()
     if x.ndim != 3 or x.shape[1:] != (system.n_atoms, 3):
         raise ValueError(f"frames must have shape (n, {system.n_atoms}, 3) in nm, got {tuple(x.shape)}.")
+    if not bool(x.isfinite().all()):
+        row = int((~x.isfinite()).flatten(1).any(1).long().argmax())
+        raise ValueError(f"frame {row} has positions that are not finite; leave out such frames.")
     if len(x) < config.replicas:
         raise ValueError(
             f"{config.replicas} replicas need as many frames, got {len(x)}; give more, or set replicas."
@@ -283,9 +286,14 @@ class _Work:
     def _load(self, path: Path, energy: MolecularEnergy) -> State:
         arrays, about = read_noted(path)
         _refuse_other_run(path, about, self.about)
-        found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
-        step, clock = int(found.pop("step")), float(found.pop("time"))
-        state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
+        try:
+            found = {f.name: arrays[f"state_{f.name}"] for f in fields(State)}
+            step, clock = int(found.pop("step")), float(found.pop("time"))
+            state = State(**{name: torch.from_numpy(a) for name, a in found.items()}, step=step, time=clock)
+            kept = {name: arrays[name] for name in self.arrays}
+            self.seconds, self.steps = float(about["seconds"]), int(about["steps"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it to start over.") from None
         moving = state.moving
         if bool(moving.any()):
             u = energy.energy_and_force(state.positions)[0]
@@ -294,6 +302,5 @@ class _Work:
                     f"{path} is the checkpoint of a run on another energy; give that one, or remove the file "
                     "to start over."
                 )
-        self.arrays = {name: arrays[name] for name in self.arrays}
-        self.seconds, self.steps = float(about["seconds"]), int(about["steps"])
+        self.arrays = kept
         return state

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from knotflow.extras import optional
+from knotflow.json_values import parse_json
 from knotflow.storage.arrays import read_arrays, write_arrays
 
 if TYPE_CHECKING:
@@ -80,9 +81,16 @@ class Record:
             ValueError: if it is another kind of file, or damaged.
         """
         arrays, about = read_noted(Path(path))
-        for name in ("production", "degrees_of_freedom"):
-            arrays[name] = int(arrays[name])
-        return cls(**arrays, about=about)
+        try:
+            for name in ("production", "degrees_of_freedom"):
+                arrays[name] = int(arrays[name])
+            record = cls(**arrays, about=about)
+            rows, replicas = record.potential.shape
+            if record.time.shape != (rows,) or record.kinetic.shape != (rows, replicas):
+                raise ValueError("its arrays do not fit together")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it.") from None
+        return record
 
 
 def to_mdtraj(
@@ -143,7 +151,7 @@ def read_noted(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read what `write_noted` wrote."""
     try:
         arrays = read_arrays(path)
-        note = json.loads(str(arrays.pop("note")))
+        note = parse_json(str(arrays.pop("note")))
         if note["format"] != FORMAT:
             raise ValueError(f"its format is {note['format']}")
         about: dict[str, Any] = note["about"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -128,7 +127,7 @@ def _from_file(path: Path, expected: str | None) -> nn.Module:
     load: Callable[[Path], nn.Module] = _exported if path.suffix == ".pt2" else _scripted
     try:
         return load(path)
-    except (RuntimeError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # torch raises errors of many types
         raise ValueError(
             f"{path} cannot be loaded ({_line(error)}); expected a file of torch.export.save (.pt2) or of "
             "torch.jit.save. Give a pickled module by a factory, package.module:factory, that loads it."

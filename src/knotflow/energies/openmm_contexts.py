@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from knotflow.energies.frames import Frames
 from knotflow.extras import optional
+from knotflow.molecules.openmm_xml import deserialised
 from knotflow.workers import usable_cores
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def make_context(xml: str, platform: str, integrator: openmm.Integrator | None =
     chosen = openmm.Platform.getPlatformByName(platform)
     known = set(chosen.getPropertyNames())
     properties = {name: value for name, value in PROPERTIES.items() if name in known}
-    system = openmm.XmlSerializer.deserialize(xml)
+    system = deserialised(xml)
     return openmm.Context(system, integrator or openmm.VerletIntegrator(0.001), chosen, properties)
 
 

@@ -155,15 +155,18 @@ class BoltzmannGenerator(nn.Module):
         found = notes(path)
         if "zmatrix" not in found or "molecule" not in found:
             raise ValueError(f"{path} holds a flow without a molecule; read it with knotflow.load.")
+        flow = load(path, device)
         try:
             coordinates = InternalCoordinates(ZMatrix(found["zmatrix"]["frame"], found["zmatrix"]["rows"]))
             known = found.get("temperatures")
             temperatures = None if known is None else TemperatureRange(**known)
-            return cls(coordinates, load(path, device), found["molecule"], temperatures).to(device)
-        except (KeyError, TypeError) as error:
+            return cls(coordinates, flow, found["molecule"], temperatures).to(device)
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"{path}: the description of the molecule is damaged: {type(error).__name__} {error}"
             ) from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @classmethod
     def pretrained(cls, name: str = "ala2", device: str = "cpu") -> BoltzmannGenerator:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from knotflow.errors import ConfigError
-from knotflow.files import write_atomically
 from knotflow.flows.config import FlowConfig
 from knotflow.flows.flow import Flow
+from knotflow.tensor_files import as_metadata, parse_metadata, read_metadata, read_tensors, write_tensors
 
 FORMAT = "knotflow-flow-1"
 
@@ -29,47 +27,70 @@ def save(flow: Flow, path: str | Path, **notes: Any) -> None:
             "this flow was put together by hand and has no configuration to save; build it from a "
             "FlowConfig, or save its state_dict yourself."
         )
-    metadata = {"format": FORMAT, "config": json.dumps(flow.config.plain()), "notes": json.dumps(notes)}
-    tensors = {name: tensor.detach().contiguous() for name, tensor in flow.state_dict().items()}
-    write_atomically(Path(path), to_bytes(tensors, metadata))
+    metadata = {"format": FORMAT, **as_metadata(config=flow.config.plain(), notes=notes)}
+    write_tensors(Path(path), flow.state_dict(), metadata)
 
 
 def load(path: str | Path, device: str = "cpu") -> Flow:
-    """Read a flow that `save` wrote, in its saved dtype."""
-    tensors, metadata = _read(Path(path), device)
+    """Read a flow that `save` wrote, in its saved dtype.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if it is another kind of file, or damaged.
+    """
+    path = Path(path)
+    _check_exists(path)
+    tensors, metadata = read_tensors(path, device)
+    _check_format(path, metadata)
     try:
-        config = FlowConfig.read(json.loads(metadata["config"]))
-    except (ConfigError, json.JSONDecodeError, KeyError) as error:
+        config = FlowConfig.read(parse_metadata(path, metadata, "config"))
+    except ConfigError as error:
         raise ValueError(f"{path} has no usable configuration: {error}") from None
-    with torch.device("meta"):  # no weights are drawn that would be replaced at once
-        flow = config.build()
+    flow = _empty(path, config, tensors)
     dtypes = {tensor.dtype for tensor in tensors.values()}
     flow = flow.to(dtypes.pop() if len(dtypes) == 1 else None).to_empty(device=device)
-    try:
-        flow.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(f"{path}: the weights do not fit the configuration: {error}") from None
+    flow.load_state_dict(tensors)
     return flow
 
 
 def notes(path: str | Path) -> dict[str, Any]:
     """The notes in a model file, without reading its weights."""
-    found: dict[str, Any] = json.loads(_read(Path(path), "cpu", weights=False)[1].get("notes", "{}"))
+    path = Path(path)
+    _check_exists(path)
+    metadata = read_metadata(path)
+    _check_format(path, metadata)
+    found = parse_metadata(path, metadata, "notes") if "notes" in metadata else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: its notes must be a table, got {type(found).__name__}.")
     return found
 
 
-def _read(path: Path, device: str, *, weights: bool = True) -> tuple[dict[str, Any], dict[str, str]]:
+def _empty(path: Path, config: FlowConfig, tensors: dict[str, Tensor]) -> Flow:
+    """A flow without memory for its weights, if those in the file fit it."""
+    try:
+        with torch.device("meta"):  # no weights are drawn that would be replaced at once
+            flow = config.build()
+    except (ValueError, RuntimeError, TypeError, OverflowError, MemoryError) as error:  # of absurd sizes
+        raise ValueError(f"{path}: no flow can be built by the configuration: {error}") from None
+    expected = {name: tuple(tensor.shape) for name, tensor in flow.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            raise ValueError(
+                f"{path}: the weights do not fit the configuration: {name} must have shape "
+                f"{expected.get(name, 'none')}, got {found.get(name, 'none')}."
+            )
+    return flow
+
+
+def _check_exists(path: Path) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")
-    try:
-        with safe_open(path, "pt", device=device) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a .safetensors file, or is damaged: {error}") from None
+
+
+def _check_format(path: Path, metadata: dict[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{path} is not a knotflow model of format {FORMAT}, got {metadata.get('format')!r}; it may come "
             "from another program or version."
         )
-    return tensors, metadata

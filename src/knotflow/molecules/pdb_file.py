@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from knotflow.molecules.structure import (
     residue_label,
     vectors_nm,
 )
-from knotflow.sentences import listed
+from knotflow.sentences import listed, one_line
 
 if TYPE_CHECKING:
     from openmm import app
@@ -31,6 +32,9 @@ log = logging.getLogger("knotflow")
 
 KINDS: Final = {".pdb": "PDB", ".ent": "PDB", ".cif": "mmCIF", ".mmcif": "mmCIF"}
 """Endings of files, which may be compressed (``.gz``), and their formats."""
+
+LONGEST: Final = 2**28
+"""Characters in a file, unpacked; a compressed file of some kilobytes could fill the memory."""
 
 L_CENTRES: Final = {"CA": ("N", "C", "CB"), "ILE CB": ("CA", "CG1", "CG2"), "THR CB": ("CA", "OG1", "CG2")}
 """Stereocentres of the natural amino acids, and three neighbours, seen clockwise from the hydrogen."""
@@ -55,13 +59,18 @@ def read_pdb(path: str | Path) -> Structure:
         raise FileNotFoundError(f"there is no {kind} file {path}.")
     try:
         with gzip.open(path, "rt") if path.suffix.lower() == ".gz" else path.open() as file:
-            lines = file.readlines()
+            text = file.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST:,} characters")
+        lines = io.StringIO(text).readlines()
+        if kind == "PDB":
+            _check_bonds(lines)
         found = app.PDBFile(iter(lines)) if kind == "PDB" else app.PDBxFile(iter(lines))
     except Exception as error:  # OpenMM's parsers raise many types
         expected = "ATOM records with names, residues and coordinates in their columns"
         raise ValueError(
             f"{path} cannot be read as {'a PDB' if kind == 'PDB' else 'an mmCIF'} file "
-            f"({type(error).__name__}: {error}); expected "
+            f"({type(error).__name__}: {one_line(error)}); expected "
             f"{expected if kind == 'PDB' else 'a table atom_site with names, residues and coordinates'}."
         ) from None
     topology, positions = found.topology, vectors_nm(found.positions)
@@ -85,6 +94,17 @@ def read_pdb(path: str | Path) -> Structure:
     _name_what_is_left_out(path, found.getNumFrames(), _alternates(lines, kind))
     _name_other_hands(path, structure)
     return structure
+
+
+def _check_bonds(lines: Sequence[str]) -> None:
+    """Refuse a file that was cut off in the middle of its bonds: the rest may be another molecule."""
+    ends = [i for i, line in enumerate(lines) if line[:6].strip() in ("END", "MASTER")]
+    bonds = [i for i, line in enumerate(lines) if line.startswith("CONECT")]
+    if bonds and (not ends or ends[-1] < bonds[-1]):
+        raise ValueError(
+            "it ends in the middle of its bonds, with a CONECT record and no END; if nothing is missing, add "
+            "a line END"
+        )
 
 
 def _alternates(lines: Sequence[str], kind: str) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from knotflow.molecules import pdb_file
 from knotflow.molecules.structure import PLACEHOLDER_CELL, Structure, check_finite, plain_suffix, vectors_nm
+from knotflow.sentences import one_line
 
 if TYPE_CHECKING:
     from openmm import app
@@ -67,8 +68,8 @@ def _read(path: Path) -> NDArray[np.float64]:
         found = vectors_nm(positions)
     except Exception as error:  # OpenMM's parsers raise many types
         raise ValueError(
-            f"{path} cannot be read as coordinates ({type(error).__name__}: {error}); expected a file of "
-            "Amber (.inpcrd, .rst7), GROMACS (.gro), CHARMM (.crd), or a .pdb or .cif file."
+            f"{path} cannot be read as coordinates ({type(error).__name__}: {one_line(error)}); expected a "
+            "file of Amber (.inpcrd, .rst7), GROMACS (.gro), CHARMM (.crd), or a .pdb or .cif file."
         ) from None
     if box is not None and max(float(edge[i]._value) for i, edge in enumerate(box)) > PLACEHOLDER_CELL:
         raise ValueError(

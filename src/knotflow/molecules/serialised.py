@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from knotflow.extras import optional
+from knotflow.molecules.openmm_xml import deserialised
 from knotflow.molecules.structure import Structure, residue_label
+from knotflow.sentences import one_line
 
 if TYPE_CHECKING:
     import openmm
@@ -29,14 +30,10 @@ def read_system(path: Path) -> openmm.System:
     Raises:
         ValueError: if it cannot be read, has constraints or is periodic.
     """
-    with optional("molecules"):
-        import openmm
     try:
-        system = openmm.XmlSerializer.deserialize(path.read_text())
-    except (openmm.OpenMMException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as a serialised OpenMM System: {error}.") from None
-    if not isinstance(system, openmm.System):
-        raise ValueError(f"{path} is a serialised {type(system).__name__}; expected an OpenMM System.")
+        system = deserialised(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a serialised OpenMM System: {one_line(error)}.") from None
     if n := system.getNumConstraints():
         raise ValueError(
             f"the System in {path} has {n} constraints, which took the place of bond energies, but every "

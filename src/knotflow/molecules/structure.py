@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 PLACEHOLDER_CELL = 0.1001
 """In nm: files without a crystal still have a unit cell of 1 Å, because the format requires one."""
 
+FARTHEST = 1e6
+"""In nm: no atom is so far from the origin."""
+
 LONGEST_BOND = 0.3
 """In nm: no covalent bond is longer, but a bond across a gap in a chain is."""
 
@@ -54,10 +57,10 @@ def check_finite(path: Path, structure: Structure) -> None:
                 f"{path}: atom {atom.name} of {residue_label(atom.residue)} has no known element; every "
                 "particle must be an atom, so correct its element, or remove the virtual site."
             )
-        if not np.isfinite(position).all():
+        if not (np.abs(position) < FARTHEST).all():
             raise ValueError(
                 f"{path}: atom {atom.name} of {residue_label(atom.residue)} has a coordinate that is not a "
-                "finite number; repair the file."
+                "finite number, or is absurdly large; repair the file."
             )
 
 

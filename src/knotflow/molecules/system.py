@@ -23,6 +23,7 @@ from knotflow.molecules.force_field import (
     minimise,
     parametrise,
 )
+from knotflow.molecules.openmm_xml import deserialised
 from knotflow.molecules.pdb_file import read_pdb
 from knotflow.molecules.structure import (
     Structure,
@@ -120,12 +121,7 @@ class MolecularSystem:
 
     def openmm_system(self) -> openmm.System:
         """A new OpenMM System on every call."""
-        with optional("molecules"):
-            import openmm
-        try:
-            return openmm.XmlSerializer.deserialize(self.xml)
-        except openmm.OpenMMException as error:
-            raise ValueError(f"xml must be a serialised OpenMM System, but cannot be read: {error}") from None
+        return deserialised(self.xml)
 
     def energy_inputs(self) -> dict[str, Any]:
         """What energies depend on, for fingerprints: not their zero, nor the folder of a potential's file."""
@@ -188,6 +184,10 @@ class MolecularSystem:
         Raises:
             ValueError: if the dictionary has another format or is damaged.
         """
+        if not isinstance(plain, Mapping):
+            raise ValueError(f"expected a molecule of format {FORMAT}, got {type(plain).__name__}.")
+        if not isinstance(plain.get("energy"), Mapping | None):
+            raise ValueError("the description of a molecule is damaged: its energy must be a table.")
         if plain.get("format") != FORMAT:
             raise ValueError(f"expected a molecule of format {FORMAT}, got {plain.get('format')!r}.")
         try:
@@ -200,7 +200,7 @@ class MolecularSystem:
                 origin=dict(plain["origin"]),
                 energy=plain.get("energy"),
             )
-        except (KeyError, TypeError, IndexError) as error:
+        except (LookupError, TypeError, AttributeError, OverflowError, AssertionError) as error:
             raise ValueError(
                 f"the description of a molecule is damaged: {type(error).__name__} {error}"
             ) from None
@@ -361,7 +361,6 @@ def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
     """The inverse of `topology_to_plain`."""
     with optional("molecules"):
         import mdtraj
-        from mdtraj.core import topology as kinds
     topology = mdtraj.Topology()
     for chain_plain in plain["chains"]:
         chain = topology.add_chain(chain_plain["chain_id"])
@@ -372,9 +371,18 @@ def topology_from_plain(plain: Mapping[str, Any]) -> mdtraj.Topology:
             for atom in residue_plain["atoms"]:
                 topology.add_atom(atom["name"], mdtraj.element.get_by_symbol(atom["element"]), residue)
     for (i, j), kind in zip(plain["bonds"], plain["bond_metadata"], strict=True):
-        bond_type = None if kind["type"] is None else getattr(kinds, kind["type"])
+        bond_type = None if kind["type"] is None else _bond_type(str(kind["type"]))
         topology.add_bond(topology.atom(i), topology.atom(j), type=bond_type, order=kind["order"])
     return topology
+
+
+def _bond_type(name: str) -> Any:
+    from mdtraj.core import topology as kinds
+
+    found = getattr(kinds, name, None)
+    if not isinstance(found, kinds.Singleton):
+        raise ValueError(f"the description of a molecule is damaged: there is no bond type {name!r}.")
+    return found
 
 
 def _masses(system: openmm.System) -> NDArray[np.float64]:

@@ -99,12 +99,12 @@ class RunState:
             OSError: if it is missing or damaged.
         """
         try:
-            found = read_arrays(path)
+            found = read_arrays(path, note=True)
             walkers = Walkers(*(found[part.name] for part in fields(Walkers)))
             rest: dict[str, Any] = {name: found[name] for name in SUMS}
             rest |= zip(NUMBERS, map(int, found["numbers"]), strict=True)
             return cls(walkers, **rest)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise OSError(
                 f"the state of the run, {path}, is missing or damaged ({error}), so the run cannot be "
                 "resumed; its frames are fine, choose another --out for new ones."

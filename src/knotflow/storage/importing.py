@@ -18,6 +18,7 @@ from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
 from knotflow.storage.other_programs import RawFrames, count_frames, read_frames
+from knotflow.storage.plausible import check_plausible
 from knotflow.storage.remarks import Remarks
 from knotflow.storage.trajectory import Frames
 
@@ -138,6 +139,8 @@ def _checked(
     for path in sources:
         first_replica = max(seen, default=-1) + 1
         for found in read_frames(path, system, topology, rows_at_once, remarks.reordered):
+            columns = {name: getattr(found, name) for name in ("positions", "energies", "forces")}
+            check_plausible(path, found.row, system.n_atoms, **columns)
             _check_geometry(path, found, system)
             remarks.look(path, found.positions)
             replica = first_replica + found.segment
@@ -177,11 +180,10 @@ def _energies_and_forces(
     """
     if found.energies is not None:
         found = replace(found, energies=found.energies - system.zero_kj)
-    _check_finite(path, found, energies=found.energies, forces=found.forces)
     some = found if found.energies is None or found.forces is None else found[sample]
     u, f = energy.energy_and_force(torch.from_numpy(some.positions.astype(np.float64)))
     energies, forces = u.numpy() * system.kT, f.numpy() * system.kT
-    _check_finite(path, some, energies=energies, forces=forces)
+    check_plausible(path, some.row, system.n_atoms, energies=energies, forces=forces)
     for i, difference in _differences(some, energies, forces):
         raise ValueError(
             f"{path}: frame {some.row[i]} has {difference}; check molecule, force field, solvent, units "
@@ -207,8 +209,7 @@ def _differences(
 
 
 def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> None:
-    """Refuse positions that are not finite, and impossible bond lengths."""
-    _check_finite(path, found, positions=found.positions)
+    """Refuse impossible bond lengths."""
     i, j = np.array(system.bonds).T
     usual = np.linalg.norm(system.positions[i] - system.positions[j], axis=-1)
     length = np.linalg.norm(found.positions[:, i] - found.positions[:, j], axis=-1)
@@ -232,12 +233,3 @@ def _check_geometry(path: Path, found: RawFrames, system: MolecularSystem) -> No
         f"{path}: the bond from {atoms[0]} to {atoms[1]} in frame {found.row[frame]} is "
         f"{length[frame, bond]:.3g} nm long, usually {usual[bond]:.3g} nm; {hint}."
     )
-
-
-def _check_finite(path: Path, found: RawFrames, **columns: NDArray[Any] | None) -> None:
-    for name, values in columns.items():
-        if values is not None and not np.isfinite(values).all():
-            i = np.isfinite(values).reshape(len(values), -1).all(1).argmin()
-            raise ValueError(
-                f"{path}: frame {found.row[i]} has {name} that are not finite numbers; leave out such frames."
-            )

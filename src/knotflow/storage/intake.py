@@ -1,4 +1,4 @@
-"""Frames on their way in: labels of equivalent hydrogens as in a structure, mirror images set aside.
+"""Frames on their way in: labels of hydrogens as in a structure; mirror images and nonsense set aside.
 
 Trajectories of other programs, training and evaluation all take their frames through an `Intake`. It counts
 what it does, and says so in one line.
@@ -22,6 +22,7 @@ from knotflow.molecules.coordinates import chirality_of, labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.sentences import listed
 from knotflow.storage.other_programs import RawFrames
+from knotflow.storage.plausible import NOT_SO, plausible
 from knotflow.storage.trajectory import Frames
 
 log = logging.getLogger("knotflow")
@@ -35,7 +36,8 @@ class Intake:
 
     Labels of equivalent hydrogens are exchanged where they have the other orientation (`HydrogenLabels`), in
     positions and forces; energies do not change. Groups that the force field tells apart are left as they
-    are. Frames with a stereocentre of the other handedness are set aside.
+    are. Frames with a stereocentre of the other handedness are set aside, and those with numbers that are not
+    finite or absurdly large (`knotflow.storage.plausible`).
 
     Args:
         system: The molecule.
@@ -57,7 +59,9 @@ class Intake:
         self.seen = 0
         """Frames so far."""
         self.mirrored = 0
-        """Frames set aside."""
+        """Frames set aside as mirror images."""
+        self.absurd: list[str] = []
+        """Frames set aside because of their numbers."""
         self.exchanged = 0
         """Frames in which labels were exchanged."""
         self._wrong_centres = np.zeros(len(self.chirality.centres), dtype=bool)
@@ -66,17 +70,20 @@ class Intake:
     @property
     def used(self) -> int:
         """Frames that were not set aside."""
-        return self.seen - self.mirrored
+        return self.seen - self.mirrored - len(self.absurd)
 
     def __call__(self, frames: Some) -> tuple[Some, Bools]:
         """The frames to use, and which of those given they are, shape ``(n,)``."""
-        x = torch.from_numpy(frames.positions.astype(np.float64))
+        right = plausible(frames.positions, frames.forces, frames.energies)
+        self.absurd += [_number(frames, row) for row in np.flatnonzero(~right).tolist()]
+        x = torch.from_numpy(frames.positions[right].astype(np.float64))
         agrees = self.chirality.agrees(x)
-        right: Bools = agrees.all(-1).numpy()
+        alike: Bools = agrees.all(-1).numpy()
+        right[right] = alike
         self.seen += len(right)
-        self.mirrored += int((~right).sum())
+        self.mirrored += int((~alike).sum())
         self._wrong_centres |= (~agrees).any(0).numpy()
-        kept, differs = frames[right], self.labels.differs(x).numpy()[right]
+        kept, differs = frames[right], self.labels.differs(x).numpy()[alike]
         if not differs.any():
             return kept, right
         self._wrong_groups |= differs.any(0)
@@ -86,8 +93,14 @@ class Intake:
         """Say what was done, after the last frame.
 
         Raises:
-            ValueError: if more than half of the frames have another handedness.
+            ValueError: if more than half of the frames have another handedness, or numbers that are nonsense.
         """
+        if self.absurd:
+            found = f"{len(self.absurd):,} of {self.seen:,} frames in {listed(self.sources)}"
+            what = f"have positions, energies or forces that are {NOT_SO} ({listed(self.absurd)})"
+            if 2 * len(self.absurd) > self.seen:
+                raise ValueError(f"{found} {what}; make the file again, or leave out such frames.")
+            log.warning(f"{found} {what}, and were set aside.")
         wrong = [self.chirality.centres[i] for i in np.flatnonzero(self._wrong_centres)]
         there = f"{self.reference} at {listed(str(self.system.topology.atom(atom)) for atom in wrong)}"
         if 2 * self.mirrored > self.seen:
@@ -130,3 +143,10 @@ class Intake:
         pairs = [self.labels.pairs[i] for i in np.flatnonzero(self._wrong_groups & groups)]
         atoms = [[self.system.topology.atom(i) for i in pair] for pair in pairs]
         return listed(f"{a.name}/{b.name} of {a.residue}" for a, b in atoms)
+
+
+def _number(frames: Frames | RawFrames, row: int) -> str:
+    """A frame, as its file numbers it."""
+    if isinstance(frames, RawFrames):
+        return f"frame {frames.row[row]}"
+    return f"frame {frames.frame[row]} of replica {frames.replica[row]}"

@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from knotflow import checksums
 from knotflow.files import hidden_beside, write_atomically
+from knotflow.json_values import parse_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -176,25 +178,37 @@ def _journal(path: Path) -> Path:
 
 
 def _write_journal(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:
-    head = {"size": size, "patches": [(offset, len(data)) for offset, data in patches]}
+    lengths = [(offset, len(data)) for offset, data in patches]
+    head = {"size": size, "patches": lengths, checksums.KEY: checksums.BLANK}
     content = b"".join([json.dumps(head).encode(), b"\n", *(data for _, data in patches)])
-    write_atomically(_journal(path), content)
+    write_atomically(_journal(path), checksums.sealed(content))
     _sync_folder(_journal(path).parent)
 
 
 def _read_journal(path: Path) -> tuple[list[tuple[int, bytes]], int] | None:
     try:
-        line, _, body = _journal(path).read_bytes().partition(b"\n")
+        content = _journal(path).read_bytes()
     except FileNotFoundError:
         return None
-    head = json.loads(line)
-    if path.stat().st_size < head["size"]:
+    line, _, body = content.partition(b"\n")
+    try:
+        head = parse_json(line)
+        checksums.check_key(_journal(path), content, checksums.KEY in head)
+        size, lengths = int(head["size"]), [(int(offset), int(length)) for offset, length in head["patches"]]
+        if min(map(min, lengths), default=0) < 0 or sum(length for _, length in lengths) != len(body):
+            raise ValueError("its parts do not add up")
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise OSError(
+            f"the journal {_journal(path)}, with the last change of {path.name}, is damaged ({error}); copy "
+            "both files again from where they came, or remove both and make them again."
+        ) from None
+    if path.stat().st_size < size:
         raise OSError(
             f"{path} was cut off, or is not the file that {_journal(path)} belongs to; copy both files again "
             "from where they came, or remove the journal."
         )
     stream = io.BytesIO(body)
-    return [(offset, stream.read(length)) for offset, length in head["patches"]], head["size"]
+    return [(offset, stream.read(length)) for offset, length in lengths], size
 
 
 def _overwrite(path: Path, patches: list[tuple[int, bytes]], size: int) -> None:

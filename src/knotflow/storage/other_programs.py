@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +14,11 @@ from numpy.typing import NDArray
 from knotflow.extras import optional
 from knotflow.molecules.structure import PLACEHOLDER_CELL, plain_suffix
 from knotflow.molecules.system import MolecularSystem
+from knotflow.sentences import one_line
 from knotflow.storage import trajectory
+from knotflow.storage.arrays import StoredArray, opened_arrays
 from knotflow.storage.atom_order import Order, atom_order
+from knotflow.storage.pickles import check_no_pickles
 
 if TYPE_CHECKING:
     import mdtraj
@@ -68,6 +69,7 @@ def count_frames(path: Path) -> int | None:
     with optional("trajectories"):
         import mdtraj
     try:
+        check_no_pickles(path)
         with mdtraj.open(str(path)) as file:
             return len(file)
     except Exception:  # not every format knows it; errors of a damaged file are raised when it is read
@@ -99,6 +101,7 @@ def read_frames(
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
+    check_no_pickles(path)
     names = topology if topology is not None and plain_suffix(path) not in WITH_ATOMS else None
     known = None if names is None else _read_topology(names)
     pieces = _read_npz(path, system, rows) if path.suffix == ".npz" else _read_mdtraj(path, system, rows)
@@ -120,57 +123,31 @@ def _read_npz(
         total = arrays["positions"].shape[0]
         for start in range(0, total, rows):
             n = min(rows, total - start)
-            try:
-                found = {name: array.read(n) for name, array in arrays.items()}
-            except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-                raise _unreadable(path, error, "as an .npz file") from None
+            found = {name: array.read(n) for name, array in arrays.items()}
             segment = found.setdefault("segment", np.zeros(n, dtype=np.int64))
             if segment.min() < 0 or segment.max() > np.iinfo(np.int32).max:
                 raise ValueError(f"{path}: segment must hold numbers from 0 to 2^31 - 1, got others.")
             found["segment"] = segment.astype(np.int64)
             yield RawFrames(row=np.arange(start, start + n), **found), None
-
-
-@dataclass(frozen=True)
-class _NpzArray:
-    """An array in an ``.npz`` file, read some rows at a time."""
-
-    stream: IO[bytes]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def read(self, n: int) -> NDArray[Any]:
-        size = n * int(np.prod(self.shape[1:], dtype=int))
-        content = self.stream.read(size * self.dtype.itemsize)
-        return np.frombuffer(content, self.dtype, count=size).reshape(n, *self.shape[1:])
+        for array in arrays.values():
+            array.end()
 
 
 @contextmanager
-def _npz_arrays(path: Path) -> Iterator[dict[str, _NpzArray]]:
+def _npz_arrays(path: Path) -> Iterator[dict[str, StoredArray]]:
     """The arrays of an ``.npz`` file by known names; `numpy.load` would read each of them as a whole."""
-    with ExitStack() as stack:
-        try:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            arrays = {}
-            for name in ("positions", "forces", "energies", "time", "segment"):
-                if f"{name}.npy" in archive.namelist():
-                    stream = stack.enter_context(archive.open(f"{name}.npy"))
-                    major, minor = np.lib.format.read_magic(stream)
-                    read_header = getattr(np.lib.format, f"read_array_header_{major}_{minor}")
-                    shape, by_columns, dtype = read_header(stream)
-                    if by_columns or dtype.hasobject:
-                        raise ValueError(f"{name} must be an array of plain numbers in C order")
-                    arrays[name] = _NpzArray(stream, shape, dtype)
-        except (zipfile.BadZipFile, zlib.error, EOFError, AttributeError, ValueError) as error:
-            raise _unreadable(path, error, "as an .npz file") from None
+    with opened_arrays(path, ("positions", "forces", "energies", "time", "segment")) as arrays:
         if "positions" not in arrays:
             raise ValueError(
                 f"{path} has no array 'positions'; expected positions in nm of shape (frames, atoms, 3)."
             )
+        for name, array in arrays.items():
+            if array.by_columns or not array.shape:
+                raise ValueError(f"{path}: {name} must be an array with a row for each frame, in C order.")
         yield arrays
 
 
-def _check_arrays(path: Path, arrays: dict[str, _NpzArray], system: MolecularSystem) -> None:
+def _check_arrays(path: Path, arrays: dict[str, StoredArray], system: MolecularSystem) -> None:
     n_frames = arrays["positions"].shape[:1]
     shapes = {name: n_frames for name in arrays} | {
         name: (*n_frames, system.n_atoms, 3) for name in ("positions", "forces") if name in arrays
@@ -225,6 +202,7 @@ def _read_topology(path: Path) -> mdtraj.Topology:
         import mdtraj
     if not path.is_file():
         raise FileNotFoundError(f"there is no topology {path}.")
+    check_no_pickles(path)
     try:
         return mdtraj.load_topology(str(path))
     except Exception as error:  # mdtraj raises errors of many types
@@ -243,5 +221,4 @@ def _check_no_cell(path: Path, piece: mdtraj.Trajectory) -> None:
 
 
 def _unreadable(path: Path, error: Exception, kind: str) -> ValueError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return ValueError(f"{path} cannot be read {kind}: {reason}.")
+    return ValueError(f"{path} cannot be read {kind}: {one_line(error)}.")

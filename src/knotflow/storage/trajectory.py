@@ -188,13 +188,15 @@ def append(path: str | Path, frames: Frames, at: int) -> None:
     """
     path = Path(path)
     _check_exists(path)
+    if len(frames) == 0:
+        raise ValueError("an append needs at least one frame, got none.")
     with only_writer(path), journal.interrupts_later():
         journal.settle(path)
         with _opened(path, ladder=frames.temperature is not None) as file:
             length = len(file["coordinates"])
             _check_fit(path, frames, at, length, file["coordinates"].shape[1])
         with journal.Overlay(path) as overlay:
-            with hdf5.open_file(overlay, "r+") as file:
+            with hdf5.understood(path), hdf5.open_file(overlay, "r+") as file:
                 for name, column in _columns(frames.temperature is not None).items():
                     hdf5.put_rows(file[column.name], at, getattr(frames, name))
             try:
@@ -215,7 +217,10 @@ def open_info(path: str | Path, *, ladder: bool = False) -> TrajectoryInfo:
         return hdf5.load_json(file, "system"), hdf5.load_json(file, "provenance"), len(file["coordinates"])
 
     system, provenance, n_frames = _consistently(Path(path), look, ladder)
-    return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
+    try:
+        return TrajectoryInfo(MolecularSystem.parse(system), provenance, n_frames)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def fingerprint(path: str | Path, *, ladder: bool = False) -> str:
@@ -323,8 +328,6 @@ def _check_exists(path: Path) -> None:
 
 
 def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -> None:
-    if len(frames) == 0:
-        raise ValueError("an append needs at least one frame, got none.")
     if frames.positions.shape[1] != n_atoms:
         raise ValueError(
             f"{path} has frames of {n_atoms} atoms, got {frames.positions.shape[1]}; append only frames of "

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from knotflow.files import write_atomically
+from knotflow.tensor_files import as_metadata, parse_metadata, read_tensors, write_tensors
 
 FORMAT = "knotflow-checkpoint-1"
 
@@ -19,20 +16,26 @@ def write_checkpoint(path: Path, checkpoint: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of tensors, numbers and strings."""
     tensors: dict[str, Tensor] = {}
     tree = _pack(checkpoint, tensors)
-    write_atomically(path, to_bytes(tensors, {"format": FORMAT, "tree": json.dumps(tree)}))
+    write_tensors(path, tensors, {"format": FORMAT, **as_metadata(tree=tree)})
 
 
 def read_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Read what `write_checkpoint` wrote."""
-    try:
-        with safe_open(path, "pt", device=device) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a checkpoint of knotflow, or is damaged: {error}") from None
+    """Read what `write_checkpoint` wrote.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if it is another kind of file, or damaged.
+    """
+    tensors, metadata = read_tensors(path, device, note=True)
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of format {FORMAT}; remove it to start over.")
-    checkpoint: dict[str, Any] = _unpack(json.loads(metadata["tree"]), tensors)
+    tree = parse_metadata(path, metadata, "tree")
+    try:
+        checkpoint: dict[str, Any] = _unpack(tree, tensors)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); remove it to start over.") from None
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f"{path} is damaged: it must hold a table; remove it to start over.")
     return checkpoint
 
 

@@ -167,7 +167,7 @@ def _with_target(replay: Replay, data: Batch, name: str) -> Batch:
 def _measured(replay: Replay, flow: Flow, path: Path, seed: int) -> dict[str, float]:
     """Figures of fresh samples, measured once."""
     if path.exists():
-        found: dict[str, float] = read_json(path)
+        found: dict[str, float] = read_json(path, "ess")
         return found
     random = torch.Generator(device=next(flow.parameters()).device).manual_seed(2**40 + seed)
     q, log_prob = flow.sample_and_log_prob(replay.n, generator=random)

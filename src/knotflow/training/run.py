@@ -21,6 +21,7 @@ from knotflow.files import only_writer, read_json, write_json
 from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.inputs import refuse_others
 from knotflow.progress import Progress, silent
+from knotflow.sentences import one_line
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.data import check_data
@@ -115,8 +116,13 @@ def fit(
     module = FlowModule(flow, mix, config, monitor, own)
     done = 0
     if checkpoint is not None:
-        module.restore(checkpoint["state"])
-        module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
+        try:
+            module.restore(checkpoint["state"])
+            module.seconds, done = checkpoint["seconds"], checkpoint["blocks"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{last} is not the checkpoint of this training ({one_line(error)}); remove it to start over."
+            ) from None
     data = FlowData(train, validation, config, done=done, own=module.own_samples)
     if data.blocks_left:
         callbacks = [_SaveBlocks(last, module, data), ReportProgress(progress, module, data)]
@@ -231,7 +237,9 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     if not path.exists():
         write_json(path, description)
         return
-    found = read_json(path)
+    found = read_json(path, "flow", "training")
+    if not isinstance(found["training"], dict):
+        raise ValueError(f"{path} is damaged: 'training' must be a table of settings; remove it.")
     with contextlib.suppress(ConfigError, KeyError):
         found["flow"] = FlowConfig.read(found["flow"]).plain()  # as this version writes it
         if (folder / MODEL).exists():
@@ -242,5 +250,5 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
         found["training"].pop("own_after", None)  # of version 0.2
         found["training"] = TrainingConfig.parse(found["training"]).plain()
     # Compiled or not, the result is the same; earlier versions compiled by default.
-    training = {**description["training"], "compile": found.get("training", {}).get("compile")}
+    training = {**description["training"], "compile": found["training"].get("compile")}
     refuse_others(folder, "a run", found, {**description, "training": training})

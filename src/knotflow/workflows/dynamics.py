@@ -23,6 +23,7 @@ from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import RawFrames, read_frames
+from knotflow.storage.plausible import check_plausible
 from knotflow.storage.split import held_out
 
 Compile = Literal["auto", "on", "off"]
@@ -178,7 +179,7 @@ def frames_of(
         split: The note ``split`` of the model; None: all frames.
 
     Raises:
-        ValueError: if the file is of another molecule, or has too few frames.
+        ValueError: if the file is of another molecule, has too few frames, or positions that are nonsense.
         OSError: if it is missing or damaged.
     """
     try:
@@ -186,12 +187,16 @@ def frames_of(
     except ValueError:
         pieces = [piece.positions for piece in read_frames(data, system, None, trajectory.ROWS_AT_ONCE)]
         positions = np.concatenate([np.empty((0, system.n_atoms, 3), np.float32), *pieces])
-        return positions[_chosen(np.arange(len(positions)), n, seed, data)]
+        chosen = _chosen(np.arange(len(positions)), n, seed, data)
+        check_plausible(data, chosen, system.n_atoms, positions=positions[chosen])
+        return positions[chosen]
     check_same_molecule(system, info.system)
     held = held_out(split, data, info.n_frames)
     rows = np.arange(info.n_frames) if held is None else np.flatnonzero(held)
     chosen = _chosen(rows, n, seed, data)
-    return np.concatenate([trajectory.read(data, slice(row, row + 1)).positions for row in chosen.tolist()])
+    found = np.concatenate([trajectory.read(data, slice(row, row + 1)).positions for row in chosen.tolist()])
+    check_plausible(data, chosen, system.n_atoms, positions=found)
+    return found
 
 
 def _chosen(rows: NDArray[np.int64], n: int, seed: int, data: Path) -> NDArray[np.int64]:

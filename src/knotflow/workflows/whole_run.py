@@ -26,6 +26,7 @@ from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.files import only_writer, read_json, write_atomically, write_json
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, refuse_others
+from knotflow.json_values import parse_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation, SimulationPlan
@@ -149,7 +150,7 @@ class Run:
 
     def amounts(self) -> Amounts:
         """The amounts so far."""
-        found = read_json(self.plan)["amounts"] if self.plan.exists() else {}
+        found = read_json(self.plan, "amounts")["amounts"] if self.plan.exists() else {}
         return Amounts.parse({**found, **self.given.model_dump(exclude_unset=True)})
 
     def decide(self, **amounts: Any) -> None:
@@ -345,7 +346,7 @@ class Run:
 
     def _rows(self) -> int:
         """States of each chain for which there is time; 0 if weights can be trusted."""
-        measures = read_json(self.metrics)["measures"]
+        measures = read_json(self.metrics, "measures")["measures"]
         # Of all weights: clipping hides a single sample of a state that the flow hardly knows.
         share, k = (measures.get(name, {}).get("value") for name in ("ess", "pareto_k"))
         if share is not None and k is not None and share >= GOOD_SHARE and k <= GOOD_K:
@@ -456,9 +457,9 @@ class Run:
         """The inputs that the page notes; None if there is no page, or it was written by another command."""
         if not self.page.exists():
             return None
-        *_, note = self.page.read_text(encoding="utf-8").rpartition(NOTE)
         try:
-            found: dict[str, Any] = json.loads(note.removesuffix(" -->\n"))
+            *_, note = self.page.read_text(encoding="utf-8").rpartition(NOTE)
+            found: dict[str, Any] = parse_json(note.removesuffix(" -->\n"))
         except ValueError:  # a page of `knotflow report`, or of an earlier version
             return None
         return found
