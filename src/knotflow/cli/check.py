@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from knotflow.cli import molecule as options
 from knotflow.cli.model import complete_model
@@ -117,7 +117,8 @@ def check(
     found = [{**asdict(check), "ok": check.ok} for check in checks]
     output.document({"what": title, "engine": runs_on, "ok": not broken, "checks": found})
     if broken:
-        output.results.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
+        line = Text.assemble(("Broken promises:", "bold red"), f" {'; '.join(broken)}.")
+        output.results.print(line)
         raise typer.Exit(1)
     output.say("All promises are kept.")
 
@@ -174,11 +175,11 @@ def _refuse(what: str | None, peptide: str | None) -> None:
 
 
 def _print(output: Output, title: str, caption: str, checks: list[Check]) -> None:
-    table = Table("check", "measured", "promise", "ok", title=escape(title), caption=caption)
+    table = Table("check", "measured", "promise", "ok", title=title, caption=caption)
     for check in checks:
         measured = "not available" if check.value is None else f"{_measured(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
-        verdict = "[green]yes[/]" if check.ok else "[bold red]NO[/]"
+        verdict = Text("yes", "green") if check.ok else Text("NO", "bold red")
         table.add_row(check.name, measured, promise, "-" if None in (check.value, check.limit) else verdict)
     output.show(table)
     for note in dict.fromkeys(check.note for check in checks if check.note):

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import only_writer
+from knotflow.files import only_writer, unwritten
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
@@ -113,11 +113,7 @@ def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
     try:
         trajectory.append(part, frames, at)
     except OSError as error:
-        reason = getattr(error.__cause__, "strerror", None) or error
-        raise OSError(
-            f"{out} could not be written ({reason}) and was not created; free some space, then run the same "
-            "command again."
-        ) from error
+        raise OSError(unwritten(out, error)) from error
 
 
 def _checked(

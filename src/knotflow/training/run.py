@@ -177,7 +177,7 @@ def _interruptible() -> Iterator[None]:
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)
-            raise KeyboardInterrupt from None
+            raise error.__context__ from None  # which of them it was
         raise
 
 
