@@ -151,6 +151,12 @@ def only_writer(path: str | Path) -> Iterator[None]:
             lock_path.unlink(missing_ok=True)
 
 
+def remove_lock(path: Path) -> None:
+    """Remove the lock that a killed process left beside a file that is finished; one in use stays."""
+    with suppress(OSError), only_writer(path):
+        pass
+
+
 def hidden_beside(path: Path, kind: str) -> Path:
     """A hidden file beside a file; the same one whichever links lead to the file."""
     path = path.resolve()

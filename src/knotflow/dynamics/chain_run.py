@@ -19,7 +19,7 @@ from knotflow.config import Config
 from knotflow.dynamics.chains import NO_MOVES, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import only_writer, write_atomically
+from knotflow.files import only_writer, remove_lock, write_atomically
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
@@ -171,6 +171,7 @@ class ExactRun:
             OSError: if the file cannot be written; what it had is kept.
         """
         if self.finished:
+            remove_lock(self.path)
             return
         plan, report = self.plan, progress or silent
         moves = plan.model_dump(include={"flow_moves", "hmc_moves", "md_steps", "time_step"})

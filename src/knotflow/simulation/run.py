@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, worker_count, works
-from knotflow.files import only_writer
+from knotflow.files import only_writer, remove_lock
 from knotflow.inputs import fingerprint, refuse_others, same
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -262,6 +262,7 @@ class Simulation:
             OSError: if the file cannot be written; earlier frames are kept.
         """
         if self.finished:
+            remove_lock(self.path)
             return
         place = self._place
         if not self.resumed:
