@@ -93,6 +93,10 @@ def _sentence(error: Exception) -> str:
         return (
             f"there is no space left{where} ({error.strerror}); free some, then run the same command again."
         )
+    if type(error).__name__ == "ValidationError":  # of pydantic, which is imported only where it is used
+        from knotflow.config import first_problem
+
+        return first_problem(error)
     return str(error)
 
 

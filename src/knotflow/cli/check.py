@@ -16,6 +16,7 @@ from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.kernels.library import engine
+from knotflow.resources import check_memory, check_time
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
@@ -145,6 +146,7 @@ def _check_molecule(
     """A title, and the results."""
     from knotflow.analysis.check import check_molecule
 
+    check_time(f"{frames:,} frames", frames * 1e-4)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
     return title, check_molecule(system, frames, seed, progress, compiled=compiled)
 
@@ -157,6 +159,7 @@ def _check_model(path: Path, samples: int, seed: int, progress: Progress) -> tup
     from knotflow.workflows.models import model_file
 
     path = model_file(path)
+    check_memory(f"{samples:,} samples", samples * 64)
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, BoltzmannGenerator):

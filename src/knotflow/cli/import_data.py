@@ -33,7 +33,7 @@ def import_data(
             "molecule, they are put in order. By default they are assumed to be in it."
         ),
     ] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Keep every Nth frame of each replica.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, max=10**9, help="Keep every Nth frame of each replica.")] = 1,
     molecule: options.MoleculeOption = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,

@@ -25,6 +25,7 @@ from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 
@@ -120,6 +121,10 @@ class ExactRun:
         """Moves tried and accepted after the burn-in, for each kind, all chains together."""
         self.seconds = 0.0
         """Time spent so far."""
+        atoms, samples = self.system.n_atoms, f"{plan.samples:,} samples"
+        check_memory(f"{plan.chains:,} chains", plan.chains * 100 * atoms)
+        check_time(f"{plan.evaluations:,} energy evaluations", plan.evaluations * 1e-6)
+        check_disk(self.path, samples, (plan.samples if not self.path.exists() else 0) * (24 * atoms + 40))
         if self.path.exists():
             info = trajectory.open_info(self.path)
             if info.provenance.get("command") != "exact":
