@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from knotflow.cli.output import plain_console, print_line
+
 TERMINATED: Final = 128 + signal.SIGTERM
 INTERRUPTED: Final = 128 + signal.SIGINT
 """Exit statuses, as shells give them."""
@@ -40,8 +42,9 @@ def terminable() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except SystemExit:
-        if came:  # also where a library ended the program in its own way
+    except SystemExit as end:
+        if came and end.code != TERMINATED:  # between pieces of work, or a library caught it
+            print_line(plain_console(stderr=True), "Stopped.")
             sys.exit(TERMINATED)
         raise
     finally:
