@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from knotflow.json_values import plain
+from knotflow.resources import size
 
 try:
     import fcntl
@@ -102,8 +103,8 @@ def unwritten(path: Path, error: OSError, needed: int | None = None) -> str:
     if error.errno not in NO_SPACE:
         return f"{path} could not be written ({reason}); choose another place."
     with suppress(OSError):
-        free = shutil.disk_usage(path.parent).free / 1e6
-        reason += f": {free:.1f} MB are free" + (f", {needed / 1e6:.1f} MB needed" if needed else "")
+        free = size(shutil.disk_usage(path.parent).free)
+        reason += f": {free} are free" + (f", {size(needed)} needed" if needed else "")
     return (
         f"{path} could not be written ({reason}); free some space or choose another place, then run the same "
         "command again."

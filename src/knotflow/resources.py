@@ -73,12 +73,12 @@ def memory() -> int | None:
 
 
 def size(n_bytes: float) -> str:
-    """A number of bytes in a suitable unit: 3.2 MB, 40 GB."""
+    """A number of bytes in a suitable unit: 300 bytes, 3.2 MB, 40 GB."""
     if not n_bytes < 1e27:
         return f"{n_bytes:.0e} bytes" if math.isfinite(n_bytes) else "infinitely many bytes"
-    power = max(2, min(8, int(math.log10(max(n_bytes, 1)) // 3)))
+    power = min(8, int(math.log10(max(n_bytes, 1)) // 3))
     value = n_bytes / 1000**power
-    return f"{value:,.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
+    return f"{value:,.0f} {_UNITS[power]}" if value >= 10 or not power else f"{value:.1f} {_UNITS[power]}"
 
 
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")

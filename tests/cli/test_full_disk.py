@@ -54,7 +54,6 @@ def test_a_full_disk(disk: Path, name: str, share: float) -> None:
     assert status == 2, said
     assert re.search(r"Error: .*(No space left|are free|no space left)", said), said
     assert re.search(r"new\S* ", said), said
-    print(said.splitlines()[-1])
     filling.unlink()
     child = Child(disk, COMMANDS[name])
     assert child.wait() == 0, child.log.read_text()

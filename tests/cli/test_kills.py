@@ -88,13 +88,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Child:
     """A command in a forked process."""
 
-    def __init__(self, folder: Path, command: str) -> None:
+    def __init__(self, folder: Path, command: str | list[str]) -> None:
         self.log, self.began = folder.with_suffix(".log"), time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(folder, command)
+            self._run(folder, command.split() if isinstance(command, str) else command)
 
-    def _run(self, folder: Path, command: str) -> None:
+    def _run(self, folder: Path, words: list[str]) -> None:
         status = 99
         try:
             torch.set_num_threads(1)
@@ -103,7 +103,7 @@ class Child:
             os.dup2(out, 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             os.chdir(folder)
-            sys.argv = ["knotflow", *command.split()]
+            sys.argv = ["knotflow", *words]
             cli.main()
         except SystemExit as end:
             status = int(end.code or 0)

@@ -94,18 +94,22 @@ def only_results() -> Iterator[None]:
         os.close(kept)
 
 
+class _PlainConsole(Console):
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_printable(text), **options)
+
+
 def plain_console(**options: Any) -> Console:
     """A console that shows all text as it is, in tables too: a name may be "[/x]" or ":x:".
 
-    What is to be coloured is a `rich.text.Text`.
+    Control characters are shown as in Python. What is to be coloured is a `rich.text.Text`.
     """
-    return Console(markup=False, emoji=False, **options)
+    return _PlainConsole(markup=False, emoji=False, **options)
 
 
 def print_line(console: Console, text: str | Text) -> None:
-    """Print text as it is: no colours, no line breaks but its own; what cannot be printed as in Python."""
-    shown = text if isinstance(text, Text) else Text(_printable(text))
-    console.print(shown, highlight=False, soft_wrap=True)
+    """Print text as it is: no markup, no colours, no line breaks but its own."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def print_error(error: Exception | str) -> None:
