@@ -28,13 +28,18 @@ class Config(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            problems = error.errors()
-            more = f" ({len(problems) - 1} more such errors.)" if len(problems) > 1 else ""
-            raise ConfigError(_sentence(cls, problems[0]) + more) from None
+            raise ConfigError(first_problem(error, cls)) from None
 
     def plain(self) -> dict[str, Any]:
         """The configuration as dictionaries, lists, numbers and strings: the inverse of `parse`."""
         return self.model_dump(mode="json")
+
+
+def first_problem(error: Any, cls: type[BaseModel] = BaseModel) -> str:
+    """An error of pydantic, in a model, as one sentence about the first problem."""
+    problems = error.errors()
+    more = f" ({len(problems) - 1} more such errors.)" if len(problems) > 1 else ""
+    return _sentence(cls, problems[0]) + more
 
 
 def _sentence(cls: type[BaseModel], problem: ErrorDetails) -> str:

@@ -1,17 +1,23 @@
-"""Atomic writing of files, JSON files, and locks against two processes writing the same file."""
+"""Atomic writing of files, JSON files, and locks against two processes writing the same file.
+
+A killed process may leave hidden files behind: what it had not finished to write, and its lock. They have
+fixed names, so whoever writes the same file next takes them over, and removes them at the end.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 from knotflow import checksums
 from knotflow.json_values import parse_json, plain
+from knotflow.resources import size
 from knotflow.sentences import listed
 
 try:
@@ -22,20 +28,89 @@ except ImportError:  # Windows: two writers at once are not noticed there.
 _held: set[Path] = set()
 
 
+NO_SPACE: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Numbers of the errors of a full disk, a file system with small files, and a used-up quota."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file; an older one of the same name stays until the new one is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
+    """Write a file; an older one of the same name stays until the new one is complete and on disk.
+
+    Raises:
+        OSError: if it cannot be written, see `writing`.
+    """
+    with writing(path, len(content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _new_file(path) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """An empty hidden file, which gets its name at the end of the block; who comes second waits."""
+    part = path.with_name(f".{path.name}.part")
+    while True:
+        with part.open("ab") as file:
+            if fcntl is not None:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file, part):  # who came first has moved it
+                continue
+            try:
+                file.truncate(0)
+                yield file
+                if fcntl is None:
+                    file.close()  # Windows moves only closed files
+                part.chmod(0o644)
+                part.replace(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+            return
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def writing(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Say which file could not be written, and what to do, if the block raises an error of the disk.
+
+    Args:
+        path: The file that the block writes.
+        needed: Bytes that it needs, if known.
+
+    Raises:
+        OSError: with a sentence, and the number of the original error.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # it is a sentence already
+            raise
+        failed = OSError(unwritten(path, error, needed))
+        failed.errno = error.errno
+        raise failed from error
+
+
+def unwritten(path: Path, error: OSError, needed: int | None = None) -> str:
+    """The sentence about a file that could not be written; for the arguments see `writing`."""
+    reason = os.strerror(error.errno) if error.errno is not None else str(error)
+    if error.errno not in NO_SPACE:
+        return f"{path} could not be written ({reason}); choose another place."
+    with suppress(OSError):
+        free = size(shutil.disk_usage(path.parent).free)
+        reason += f": {free} are free" + (f", {size(needed)} needed" if needed else "")
+    return (
+        f"{path} could not be written ({reason}); free some space or choose another place, then run the same "
+        "command again."
+    )
 
 
 def check_h5(path: Path, name: str) -> None:
@@ -63,8 +138,8 @@ def only_writer(path: str | Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # If the last holder has just removed the file, this is not the one that others lock.
-            ours = os.path.samestat(os.fstat(lock.fileno()), lock_path.stat())
-        except (BlockingIOError, FileNotFoundError):
+            ours = _is_at(lock, lock_path)
+        except BlockingIOError:
             ours = False
         if not ours:
             raise OSError(
@@ -77,6 +152,12 @@ def only_writer(path: str | Path) -> Iterator[None]:
         finally:
             _held.discard(path)
             lock_path.unlink(missing_ok=True)
+
+
+def remove_lock(path: Path) -> None:
+    """Remove the lock that a killed process left beside a file that is finished; one in use stays."""
+    with suppress(OSError), only_writer(path):
+        pass
 
 
 def hidden_beside(path: Path, kind: str) -> Path:

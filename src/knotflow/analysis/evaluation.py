@@ -18,6 +18,7 @@ from knotflow.analysis.frame_table import (
     Clock,
     FrameTable,
     check_same_molecule,
+    check_samples,
     intake_for,
     observe_data,
     observe_samples,
@@ -123,6 +124,7 @@ def evaluate(
         OSError: if the file is missing or damaged.
     """
     check_count("samples", samples, 1)
+    check_samples(samples)
     need("evaluations", "analysis")
     clock, doing = Clock(), "distances and error bars"
     about: dict[str, Any] = {

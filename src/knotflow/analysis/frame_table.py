@@ -30,6 +30,7 @@ from knotflow.molecules.conformation import ConformationAngle, conformation_angl
 from knotflow.molecules.coordinates import labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_memory
 from knotflow.statistics.estimates import Estimate, Floats, Rows, blocks, spread
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
@@ -295,6 +296,11 @@ def observe_data(
     progress("data: densities and forces", total, total)
     intake.conclude()
     return _joined(parts)
+
+
+def check_samples(n: int) -> None:
+    """Refuse more samples than memory can hold the table of, at least ten numbers of each."""
+    check_memory(f"{n:,} samples", 80 * n)
 
 
 @torch.no_grad()

@@ -6,8 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from knotflow import __version__
 from knotflow.cli import (
@@ -25,7 +23,10 @@ from knotflow.cli import (
     simulate,
     train,
 )
+from knotflow.cli.output import print_error
+from knotflow.cli.stopping import terminable
 from knotflow.errors import TrainingError
+from knotflow.files import NO_SPACE
 from knotflow.kernels.library import engine
 from knotflow.workers import WorkerError
 
@@ -71,9 +72,34 @@ def _options(
 
 def main() -> None:
     """Run the command line; user errors end in one sentence and exit status 2."""
-    try:
-        app()
-    except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
-        message = f"[bold red]Error:[/] {escape(str(error))}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+    with terminable():
+        try:
+            app()
+        except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
+            print_error(_sentence(error))
+        except (MemoryError, RuntimeError) as error:
+            if not _is_memory(error):
+                raise
+            print_error(
+                "there is not enough memory for this; ask for less at a time, or use a larger machine."
+            )
         sys.exit(2)
+
+
+def _sentence(error: Exception) -> str:
+    """What the error says; a full disk that a library found has no sentence yet."""
+    if isinstance(error, OSError) and error.errno in NO_SPACE and error.strerror:
+        where = f" for {error.filename}" if error.filename else ""
+        return (
+            f"there is no space left{where} ({error.strerror}); free some, then run the same command again."
+        )
+    if type(error).__name__ == "ValidationError":  # of pydantic, which is imported only where it is used
+        from knotflow.config import first_problem
+
+        return first_problem(error)
+    return str(error)
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether memory ran out, in Python, NumPy or torch."""
+    return isinstance(error, MemoryError) or "not enough memory" in str(error)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from knotflow.cli import molecule as options
 from knotflow.cli.model import complete_model
@@ -16,6 +16,7 @@ from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
 from knotflow.kernels.library import engine
+from knotflow.resources import check_memory, check_time
 
 if TYPE_CHECKING:
     from knotflow.analysis.check import Check
@@ -117,7 +118,8 @@ def check(
     found = [{**asdict(check), "ok": check.ok} for check in checks]
     output.document({"what": title, "engine": runs_on, "ok": not broken, "checks": found})
     if broken:
-        output.results.print(f"[bold red]Broken promises:[/] {escape('; '.join(broken))}.", highlight=False)
+        line = Text.assemble(("Broken promises:", "bold red"), f" {'; '.join(broken)}.")
+        output.results.print(line)
         raise typer.Exit(1)
     output.say("All promises are kept.")
 
@@ -144,6 +146,7 @@ def _check_molecule(
     """A title, and the results."""
     from knotflow.analysis.check import check_molecule
 
+    check_time(f"{frames:,} frames", frames * 1e-4)
     title = f"{system.name}: {system.n_atoms} atoms at {system.temperature:g} K, {frames:,} random frames"
     return title, check_molecule(system, frames, seed, progress, compiled=compiled)
 
@@ -156,6 +159,7 @@ def _check_model(path: Path, samples: int, seed: int, progress: Progress) -> tup
     from knotflow.workflows.models import model_file
 
     path = model_file(path)
+    check_memory(f"{samples:,} samples", samples * 64)
     model = BoltzmannGenerator.load(path) if "molecule" in notes(path) else load(path)
     size = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(model, BoltzmannGenerator):
@@ -174,11 +178,11 @@ def _refuse(what: str | None, peptide: str | None) -> None:
 
 
 def _print(output: Output, title: str, caption: str, checks: list[Check]) -> None:
-    table = Table("check", "measured", "promise", "ok", title=escape(title), caption=caption)
+    table = Table("check", "measured", "promise", "ok", title=title, caption=caption)
     for check in checks:
         measured = "not available" if check.value is None else f"{_measured(check.value)} {check.unit}"
         promise = "-" if check.limit is None else f"{check.limit:.2g} {check.unit}"
-        verdict = "[green]yes[/]" if check.ok else "[bold red]NO[/]"
+        verdict = Text("yes", "green") if check.ok else Text("NO", "bold red")
         table.add_row(check.name, measured, promise, "-" if None in (check.value, check.limit) else verdict)
     output.show(table)
     for note in dict.fromkeys(check.note for check in checks if check.note):

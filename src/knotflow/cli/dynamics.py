@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from knotflow.cli.model import ModelArgument
@@ -195,7 +194,7 @@ def table(found: Mapping[str, Any]) -> Table:
     result.add_row("molecules", str(found["replicas"]), "")
     result.add_row("broken", str(found["broken"]), "")
     if found["broken"]:
-        result.add_row("why", escape(reasons(found["reasons"])), "")
+        result.add_row("why", reasons(found["reasons"]), "")
     for name, text, unit in (
         ("slope", "slope of the total energy", "kT/ps"),
         ("deviation", "its standard deviation", "kT"),

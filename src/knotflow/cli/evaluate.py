@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from knotflow.cli import dynamics as protocol
 from knotflow.cli.model import ModelArgument, results_file
@@ -163,7 +163,7 @@ def table(evaluation: Evaluation) -> Group:
     )  # fmt: skip
     align_right(main, slice(1, 2))
     for measure in evaluation.measures.values():
-        main.add_row(escape(measure.text), str(measure), escape(measure.unit))
+        main.add_row(measure.text, str(measure), measure.unit)
     return Group(main, _torsion_table(evaluation)) if evaluation.residues else Group(main)
 
 
@@ -176,13 +176,13 @@ def _torsion_table(evaluation: Evaluation) -> Table:
     align_right(torsions, slice(1, 4))
     for residue, found in evaluation.residues.items():
         torsions.add_section()
-        torsions.add_row(f"[bold]{escape(residue)}[/]")
+        torsions.add_row(Text(residue, "bold"))
         for key in [key for key in found if f"{key}_data" in found]:
             row = [found[f"{key}_data"], found[key], found[f"{key}_reweighted"]]
-            torsions.add_row(escape(row[0].text), *map(str, row), row[0].unit)
+            torsions.add_row(row[0].text, *map(str, row), row[0].unit)
         for key in ("ess_left", "ess_right"):
             if key in found:
-                torsions.add_row(escape(found[key].text), "", str(found[key]), "", "")
+                torsions.add_row(found[key].text, "", str(found[key]), "", "")
     return torsions
 
 
@@ -196,11 +196,11 @@ def temperature_table(evaluation: Evaluation) -> Table:
     align_right(table, slice(1, 3))
     for result in evaluation.temperatures:
         table.add_section()
-        table.add_row(f"[bold]{result.temperature:g} K[/]")
+        table.add_row(Text(f"{result.temperature:g} K", "bold"))
         for key, measure in result.measures.items():
             reference = result.reference.get(key)
             table.add_row(
-                escape(measure.text), str(measure), "" if reference is None else str(reference), measure.unit
+                measure.text, str(measure), "" if reference is None else str(reference), measure.unit
             )
     return table
 

@@ -16,6 +16,7 @@ from knotflow.cli.output import JsonOption, Output, QuietOption, align_right
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, keep
 from knotflow.cli.state_table import state_table
+from knotflow.files import remove_lock
 
 if TYPE_CHECKING:
     from knotflow.analysis.chain_summary import ChainSummary, Memory
@@ -114,6 +115,7 @@ def _complete(run: ExactRun, output: Output) -> None:
     say(f"{run.system.name}: {plan.chains} chains, {plan.cycles:,} cycles, {plan.samples:,} samples in all")
     if run.finished:
         say(f"{run.path} is complete already; a larger -n adds to it.")
+        remove_lock(run.path)
         return
     if run.cycles:
         say(f"continuing after {run.cycles:,} cycles and {run.samples:,} samples in {run.path}")

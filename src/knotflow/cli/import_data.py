@@ -10,8 +10,9 @@ import typer
 from knotflow.cli import molecule as options
 from knotflow.cli.output import JsonOption, Output, QuietOption, only_results
 from knotflow.cli.progress import working
-from knotflow.cli.settings import ConfigOption, beside, kept
-from knotflow.files import check_h5
+from knotflow.cli.settings import ConfigOption, beside, keep, kept_first
+from knotflow.files import check_h5, remove_lock
+from knotflow.inputs import same
 
 
 def import_data(
@@ -32,7 +33,7 @@ def import_data(
             "molecule, they are put in order. By default they are assumed to be in it."
         ),
     ] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Keep every Nth frame of each replica.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, max=10**9, help="Keep every Nth frame of each replica.")] = 1,
     molecule: options.MoleculeOption = None,
     peptide: options.PeptideOption = None,
     force_field: options.ForceFieldOption = None,
@@ -61,11 +62,9 @@ def import_data(
     """
     from knotflow.energies.choose import force_field as energy_of
     from knotflow.simulation.summary import summarise
-    from knotflow.storage.importing import convert, total_frames
+    from knotflow.storage.importing import convert, import_inputs, noted_inputs, total_frames
 
     check_h5(out, "--out")
-    if out.exists():
-        raise FileExistsError(f"{out} exists already; remove it or choose another name.")
     for path in data:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")
@@ -81,9 +80,21 @@ def import_data(
         multiplicity,
     )
     output = Output(as_json=as_json, quiet=quiet)
+    inputs = import_inputs(data, system, topology, stride)
+    if out.exists():
+        if not same(noted_inputs(out), inputs):
+            raise FileExistsError(f"{out} exists already; remove it or choose another name.")
+        remove_lock(out)
+        keep(ctx, beside(out))
+        found = summarise(out)
+        output.document({"file": out, "molecule": system.name, "frames": found.n_frames})
+        output.say(
+            f"{out}: done already, with the same settings; {found.n_frames:,} frames of {system.name}."
+        )
+        return
     with (
         only_results(),
-        kept(ctx, beside(out), resumable=False),
+        kept_first(ctx, beside(out)),
         energy_of(system, evaluations=0) as computed,
         working(output, f"{out} was not written.") as progress,
     ):
@@ -95,7 +106,7 @@ def import_data(
             out,
             topology=topology,
             stride=stride,
-            provenance={"command": "import"},
+            provenance={"command": "import", "inputs": inputs},
             progress=lambda n_read: progress("importing", n_read, total, f"{n_read:,} frames"),
         )
     summary = summarise(out)

@@ -20,7 +20,7 @@ ShortScale = Literal["smoke", "small"]
 RowName = StrEnum("RowName", ["rq", "smooth", "smooth+fm", "bspline", "bspline+fm"])
 """Models of Table 1; fm: trained with forces. An enumeration, because Typer reads no lists of literals."""
 
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Seed of all random numbers.")]
 Float64Option = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]
 SamplesOption = Annotated[int, typer.Option("-n", "--samples", min=1, help="Total number of samples.")]
 DrawnOption = Annotated[int, typer.Option("--samples", min=2, help="Number of samples to draw.")]

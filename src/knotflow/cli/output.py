@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from knotflow.json_values import plain
 
@@ -48,10 +49,10 @@ class Output:
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
-        self.results = Console(quiet=as_json or quiet)
+        self.results = plain_console(quiet=as_json or quiet)
         """Tables and sentences, to standard output."""
         # A console that is no terminal shows no bars.
-        self.progress = Console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
+        self.progress = plain_console(stderr=True, quiet=quiet, force_terminal=False if quiet else None)
         """Bars, and lines where there is no terminal, to standard error."""
 
     def show(self, table: RenderableType) -> None:
@@ -93,9 +94,35 @@ def only_results() -> Iterator[None]:
         os.close(kept)
 
 
-def print_line(console: Console, text: str) -> None:
-    """Print text as it is: no markup, no colours, no line breaks."""
+class _PlainConsole(Console):
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_printable(text), **options)
+
+
+def plain_console(**options: Any) -> Console:
+    """A console that shows all text as it is, in tables too: a name may be "[/x]" or ":x:".
+
+    Control characters are shown as in Python. What is to be coloured is a `rich.text.Text`.
+    """
+    return _PlainConsole(markup=False, emoji=False, **options)
+
+
+def print_line(console: Console, text: str | Text) -> None:
+    """Print text as it is: no markup, no colours, no line breaks but its own."""
     console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def print_error(error: Exception | str) -> None:
+    """Print the sentence of an error to standard error."""
+    line = Text.assemble(("Error:", "bold red"), " ", " ".join(_printable(str(error)).split("\n")))
+    print_line(plain_console(stderr=True), line)
+
+
+def _printable(text: str) -> str:
+    """Text without control characters, which could change what the terminal shows."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
 
 
 def align_right(table: Table, columns: slice = slice(1, None)) -> Table:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from knotflow.cli.output import Output, print_line
+from knotflow.cli.stopping import exit_status
 
 Clock = Callable[[], float]
 
@@ -215,7 +216,7 @@ AGAIN: Final = "run the same command again to continue."
 def working(
     output: Output, stopped: str | Callable[[], str] = AGAIN, *, expected: float | None = None
 ) -> Iterator[Display]:
-    """Show progress while a command works. Ctrl-C ends it with a sentence and exit status 130.
+    """Show progress while a command works. Ctrl-C and SIGTERM end it with a sentence, statuses 130 and 143.
 
     Args:
         output: Where the command prints.
@@ -225,6 +226,6 @@ def working(
     try:
         with Display(output.progress, expected=expected) as display:
             yield display
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         output.tell(f"\nStopped; {stopped if isinstance(stopped, str) else stopped()}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_status(stop)) from None

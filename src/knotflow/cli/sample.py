@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,9 @@ from knotflow.cli.model import ModelArgument
 from knotflow.cli.options import Float64Option, SamplesOption, SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import working
-from knotflow.cli.settings import ConfigOption, beside, kept
+from knotflow.cli.settings import ConfigOption, are_in, beside, keep, kept_first
+from knotflow.files import remove_lock
+from knotflow.inputs import made_of
 
 if TYPE_CHECKING:
     from knotflow.workflows.sampling import Drawn
@@ -54,8 +56,9 @@ def sample(
 ) -> None:
     """Draw samples from a Boltzmann generator into a file, each with its log-density.
 
-    The file appears when it is complete, with all settings in a .toml file beside it, for --config. The same
-    seed gives the same samples for any --batch, but others with --float64.
+    The file appears when it is complete, with all settings in a .toml file beside it, for --config; the same
+    command again then has nothing to do. The same seed gives the same samples for any --batch, but others
+    with --float64.
 
     Structures with a chiral centre of the wrong handedness are left out, unless you use --keep-mirrored. The
     log-density is that of the model, log p(x). If the model draws the right handedness with probability P,
@@ -71,28 +74,36 @@ def sample(
 
         knotflow sample runs/warm --temperature 400 --out at400.h5
     """
-    from knotflow.storage.samples import check_free
+    from knotflow.storage.samples import check_free, output_files
     from knotflow.workflows.models import model_file
 
-    check_free(out, overwrite=overwrite)
-    path = model_file(model)
+    files, path = output_files(out), model_file(model)
+    from knotflow.workflows.sampling import noted_samples, sample_inputs
     from knotflow.workflows.sampling import sample as draw
 
     output, began = Output(as_json=as_json, quiet=quiet), time.perf_counter()
-    with kept(ctx, beside(out), resumable=False), working(output, f"{out} was not written.") as progress:
-        drawn = draw(
-            path,
-            n,
-            out,
-            weights=weights,
-            seed=seed,
-            keep_mirrored=keep_mirrored,
-            float64=float64,
-            temperature=temperature,
-            batch=batch,
-            overwrite=overwrite,
-            progress=progress,
-        )
+    choice: dict[str, Any] = {
+        "weights": weights,
+        "seed": seed,
+        "keep_mirrored": keep_mirrored,
+        "float64": float64,
+        "temperature": temperature,
+    }
+    inputs = sample_inputs(path, n, **choice)
+    # Formats of other programs have no place for inputs: their settings were written first.
+    note = f"SHA-256 of the model: {inputs['fingerprint']}"
+    if not overwrite and all(file.is_file() for file in files):
+        noted = (noted_samples(out) or {}) if out.suffix == ".h5" else {}
+        if made_of(noted, inputs) or (out.suffix != ".h5" and are_in(ctx, beside(out), note)):
+            remove_lock(out)
+            keep(ctx, beside(out), note)
+            counts = {key: noted.get(key) for key in ("drawn", "mirrored", "not_finite")}
+            output.document({"files": files, "samples": n, **counts})
+            output.say(f"{' and '.join(map(str, files))}: done already, with the same settings.")
+            return
+    check_free(out, overwrite=overwrite)
+    with kept_first(ctx, beside(out), note), working(output, f"{out} was not written.") as progress:
+        drawn = draw(path, n, out, **choice, batch=batch, overwrite=overwrite, progress=progress)
     _report(drawn, n, time.perf_counter() - began, output)
 
 

@@ -126,8 +126,8 @@ ConfigOption = Annotated[
 ]
 
 
-def text(command_path: str, settings: Mapping[str, Any]) -> str:
-    """The content of a settings file; settings that are None or empty are noted in a comment."""
+def text(command_path: str, settings: Mapping[str, Any], note: str = "") -> str:
+    """The content of a settings file; settings that are None or empty, and a note, are comments."""
     lines = [
         f"{MARK} {__version__}.",
         f"# To run it again: {command_path} --config THIS_FILE. Paths are relative to the working folder.",
@@ -135,6 +135,7 @@ def text(command_path: str, settings: Mapping[str, Any]) -> str:
     for key, value in settings.items():
         is_given = value not in (None, [], ())
         lines.append(f"{key} = {_toml(value)}" if is_given else f"# {key} is not given")
+    lines += [f"# {note}"] if note else []
     return "\n".join(lines) + "\n"
 
 
@@ -151,18 +152,18 @@ def _toml(value: Any) -> str:
     return json.dumps(word, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def keep(ctx: typer.Context, file: Path) -> None:
-    """Write all settings of a command to a file, unless it has the same content already.
+def keep(ctx: typer.Context, file: Path, note: str = "") -> None:
+    """Write all settings of a command, and a note, to a file, unless it has the same content already.
 
     Raises:
         FileExistsError: if the file exists and knotflow did not write it.
     """
-    content = _content(ctx, file)
+    content = _content(ctx, file, note)
     if content is not None:
         write_atomically(file, content.encode())
 
 
-def _content(ctx: typer.Context, file: Path) -> str | None:
+def _content(ctx: typer.Context, file: Path, note: str = "") -> str | None:
     """The content to write to a settings file; None if the file has it already."""
     found = file.read_text(encoding="utf-8", errors="replace") if file.exists() else MARK
     if not found.startswith(MARK):
@@ -170,27 +171,49 @@ def _content(ctx: typer.Context, file: Path) -> str | None:
             f"the settings of this run go to {file}, but knotflow did not write that file; rename it."
         )
     settings = {key: ctx.params[parameter.name] for key, parameter in keys(ctx.command).items()}
-    content = text(ctx.command_path, settings)
+    content = text(ctx.command_path, settings, note)
     return None if content == found else content
 
 
+def are_in(ctx: typer.Context, file: Path, note: str) -> bool:
+    """Whether a file has the settings of a command, and a note, as `keep` writes them."""
+    return file.exists() and _content(ctx, file, note) is None
+
+
 @contextmanager
-def kept(ctx: typer.Context, file: Path, *, resumable: bool = True) -> Iterator[None]:
-    """Write all settings to a file when a run ends, unless it was refused or failed.
+def kept(ctx: typer.Context, file: Path) -> Iterator[None]:
+    """Write all settings to a file when a run ends or is stopped, unless it was refused or failed.
 
     Args:
         ctx: The command as it was called.
         file: The settings file.
-        resumable: Whether a stopped run can be continued; then it leaves its settings, too.
     """
     _content(ctx, file)  # refuse a file of the user now, not after the run
     try:
         yield
     except (KeyboardInterrupt, SystemExit, typer.Exit):
-        if resumable and file.parent.is_dir():  # otherwise the run was stopped before it started
+        if file.parent.is_dir():  # otherwise the run was stopped before it started
             keep(ctx, file)
         raise
     keep(ctx, file)
+
+
+@contextmanager
+def kept_first(ctx: typer.Context, file: Path, note: str = "") -> Iterator[None]:
+    """Write all settings to a file before a run that cannot be continued; take them back if it fails.
+
+    So whoever finds the result of the run finds its settings, too. For the arguments see `keep`.
+    """
+    before = file.read_bytes() if file.exists() else None
+    keep(ctx, file, note)
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            file.unlink(missing_ok=True)
+        else:
+            write_atomically(file, before)
+        raise
 
 
 def beside(file: Path) -> Path:

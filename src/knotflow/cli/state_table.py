@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from knotflow.cli.output import align_right
 
@@ -24,9 +24,9 @@ def state_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     align_right(table, slice(1, 1 + len(sources)))
     for group in groups:
         table.add_section()
-        table.add_row(f"[bold]{escape(group['group'])}[/]")
+        table.add_row(Text(group["group"], "bold"))
         for state in group["states"]:
-            table.add_row(escape(state["name"]), *numbers_of(state["population"], sources))
+            table.add_row(state["name"], *numbers_of(state["population"], sources))
         for pair in group["differences"]:
-            table.add_row(escape(pair["text"]), *numbers_of(pair["free_energy"], sources))
+            table.add_row(pair["text"], *numbers_of(pair["free_energy"], sources))
     return table

@@ -16,12 +16,13 @@ from knotflow.config import Config
 from knotflow.dynamics.chains import NO_MOVES, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import only_writer
+from knotflow.files import only_writer, remove_lock
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 from knotflow.tensor_files import read_tensors, write_tensors
@@ -118,6 +119,10 @@ class ExactRun:
         """Moves tried and accepted after the burn-in, for each kind, all chains together."""
         self.seconds = 0.0
         """Time spent so far."""
+        atoms, samples = self.system.n_atoms, f"{plan.samples:,} samples"
+        check_memory(f"{plan.chains:,} chains", plan.chains * 100 * atoms)
+        check_time(f"{plan.evaluations:,} energy evaluations", plan.evaluations * 1e-6)
+        check_disk(self.path, samples, (plan.samples if not self.path.exists() else 0) * (24 * atoms + 40))
         if self.path.exists():
             info = trajectory.open_info(self.path)
             if info.provenance.get("command") != "exact":
@@ -169,6 +174,7 @@ class ExactRun:
             OSError: if the file cannot be written; what it had is kept.
         """
         if self.finished:
+            remove_lock(self.path)
             return
         plan, report = self.plan, progress or silent
         moves = plan.model_dump(include={"flow_moves", "hmc_moves", "md_steps", "time_step"})

@@ -17,6 +17,7 @@ from knotflow.flows.conditioner import ACTIVATIONS, Conditioner, SeparateConditi
 from knotflow.flows.coupling import Coupling, autoregressive, check_indices
 from knotflow.flows.flow import Flow, check_components, check_coordinates, check_domains, standard
 from knotflow.flows.tagged import model_of, tagged
+from knotflow.resources import check_memory
 from knotflow.transforms import FAMILIES, Affine, Chain, Circle, Domain, Line, Transform
 from knotflow.transforms.domains import DOMAINS
 from knotflow.transforms.families import RENAMED
@@ -156,13 +157,16 @@ class CouplingConfig(Config):
     def build(self, domains: Sequence[Domain], context: int) -> Coupling:
         """The layer, with new weights, for coordinates on the given standard domains."""
         transforms = [self.transform.on(domains[i]) for i in self.transformed]
+        outputs = sum(f.n_parameters for f in transforms)
+        weights = outputs * max(self.conditioner.hidden, default=1)
+        check_memory(f"a network with {outputs:,} outputs, the parameters of the maps,", 4 * weights)
         options = {**dict(self.conditioner), "context": context}
         networks, read = options.pop("networks"), [domains[i] for i in self.read]
         if self.autoregressive:
             return autoregressive(self.transformed, transforms, self.read, domains, **options)
         conditioner: Conditioner | SeparateConditioners
         if len(networks) == 1:
-            conditioner = Conditioner(read, sum(f.n_parameters for f in transforms), **options)
+            conditioner = Conditioner(read, outputs, **options)
         else:
             conditioner = SeparateConditioners(read, Coupling.sizes(transforms), networks, **options)
         return Coupling(self.transformed, transforms, self.read, conditioner)

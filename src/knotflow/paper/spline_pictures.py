@@ -10,6 +10,7 @@ import torch
 
 from knotflow.report.figures import save
 from knotflow.report.map_plots import MapPanel, draw_maps
+from knotflow.resources import check_memory
 from knotflow.transforms import BSpline, Circle, Interval, Line
 
 
@@ -17,6 +18,9 @@ def draw_transforms(out: Path, order: int, bins: int, maps: int, scale: float, s
     """Draw random B-splines of an interval, a circle and the line, with their slopes, into a file."""
     if maps < 1:
         raise ValueError(f"--maps must be at least 1, got {maps}.")
+    if not math.isfinite(scale):
+        raise ValueError(f"--scale must be a finite number, got {scale:g}.")
+    check_memory(f"{maps:,} maps of {bins:,} bins", 8 * maps * (3600 + 6 * bins))
     generator = torch.Generator().manual_seed(seed)
     panels = []
     for title, domain, low, high in (

@@ -90,9 +90,7 @@ def spans_decades(values: NDArray[np.floating[Any]]) -> bool:
 
 def png(figure: Figure) -> bytes:
     """A figure as a PNG file."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", metadata={"Software": None})
-    return content.getvalue()
+    return _drawn(figure, format="png", metadata={"Software": None})
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -103,6 +101,16 @@ def save(figure: Figure, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"expected a picture name ending in {', '.join(FORMATS)}, got {path.name!r}.")
+    write_atomically(path, _drawn(figure, format=path.suffix[1:].lower()))
+
+
+def _drawn(figure: Figure, **options: Any) -> bytes:
+    """A figure as the content of a file. Dollars are those of names, which may be no formulas."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and "$" in text.get_text() and r"\mathdefault" not in text.get_text():
+            text.set_parse_math(False)
     content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower())
-    write_atomically(path, content.getvalue())
+    figure.savefig(content, **options)
+    return content.getvalue()

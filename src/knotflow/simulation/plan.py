@@ -48,9 +48,9 @@ class SimulationPlan(Config):
     """Steps of 1 fs from frame to frame."""
     equilibration: int = Field(20_000, ge=1)
     """Steps at the target temperature before the first frame."""
-    highest_temperature: float = Field(1000.0, gt=0)
+    highest_temperature: float = Field(1000.0, gt=0, allow_inf_nan=False)
     """Top of the ladder in K, for tempering."""
-    rungs: Annotated[int, Field(ge=2)] | None = None
+    rungs: Annotated[int, Field(ge=2, le=1000)] | None = None
     """Temperatures of a ladder; None: as many as neighbours need to exchange in half of the attempts."""
     seed: int = Field(0, ge=0)
     """Seed of all random numbers."""
@@ -97,6 +97,8 @@ class SimulationPlan(Config):
         plan = cls.parse(steps | more)
         if replicas is None:
             replicas = usual_replicas(plan.engine, ns, len(plan.ladder(system)), system.n_atoms)
+        if not ns < math.inf:
+            raise ValueError(f"ns must be a positive number of nanoseconds, got {ns:g}.")
         frames = round(ns * 1000 / (interval * STEP * replicas)) if ns > 0 and replicas > 0 else 0
         if frames < 1 <= replicas:
             raise ValueError(
@@ -158,7 +160,7 @@ def _full_task(rungs: int, n_atoms: int) -> int:
 
 
 def _steps(name: str, picoseconds: float) -> int:
-    steps = round(picoseconds / STEP) if picoseconds > 0 else 0
+    steps = round(picoseconds / STEP) if 0 < picoseconds < math.inf else 0
     if steps < 1 or abs(steps * STEP - picoseconds) > 1e-9 * picoseconds:
         raise ValueError(
             f"{name} must be a positive multiple of the step, {STEP * 1000:g} fs, got {picoseconds:g} ps."

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knotflow.energies.openmm_contexts import GPU_PLATFORMS, fastest_platform, worker_count, works
-from knotflow.files import only_writer
+from knotflow.files import only_writer, remove_lock
 from knotflow.inputs import fingerprint, refuse_others, same
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.simulation.engines import STEP, engine_of
 from knotflow.simulation.plan import EXCHANGE_STEPS, SimulationPlan, groups_per_task
 from knotflow.simulation.tasks import Kept, Outcome, Task, Walkers
@@ -146,6 +147,7 @@ class Simulation:
         self._begun_on: str | None = None
         self.ladder_every = math.ceil(LADDER_STEPS / plan.interval) if len(self.ladder) > 1 else 0
         """Every so many frames, those above the target temperature are kept, too; 0: never."""
+        self._check_affordable()
         if self.resumed:
             info = trajectory.open_info(self.path)
             self._check_same(info)
@@ -156,6 +158,14 @@ class Simulation:
             self._check_ladder_file()
         else:
             self.state = RunState.fresh(system.positions, plan.replicas, len(self.ladder))
+
+    def _check_affordable(self) -> None:
+        """Refuse a run that would never end, or has no room."""
+        plan, walkers = self.plan, f"{self.walkers:,} walkers"
+        check_memory(walkers, self.walkers * 48 * self.system.n_atoms)
+        check_time(f"{self.steps:,} steps of {walkers}", self.steps * 1e-7)
+        if not self.resumed:
+            check_disk(self.path, f"{plan.frames * plan.replicas:,} frames", sum(self.bytes_of_frames))
 
     @classmethod
     def planned(
@@ -262,6 +272,7 @@ class Simulation:
             OSError: if the file cannot be written; earlier frames are kept.
         """
         if self.finished:
+            remove_lock(self.path)
             return
         place = self._place
         if not self.resumed:

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from knotflow.energies.energy import MolecularEnergy
-from knotflow.files import only_writer
+from knotflow.files import only_writer, unwritten
+from knotflow.inputs import file_fingerprint, fingerprint
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import trajectory
 from knotflow.storage.intake import Intake
@@ -46,6 +47,27 @@ def total_frames(sources: Sequence[Path]) -> int | None:
     """Number of frames in all files; None if it is unknown before they are read."""
     counts = [count_frames(path) for path in sources]
     return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def import_inputs(
+    sources: Sequence[Path], system: MolecularSystem, topology: Path | None, stride: int
+) -> dict[str, Any]:
+    """Everything that an imported file depends on; for the arguments see `convert`."""
+    return {
+        "sources": [file_fingerprint(path) for path in sources],
+        "topology": file_fingerprint(topology) if topology is not None and topology.is_file() else None,
+        "molecule": fingerprint(system.plain()),
+        "stride": stride,
+    }
+
+
+def noted_inputs(path: Path) -> dict[str, Any] | None:
+    """The inputs that an imported file notes; None if it is another file, or of an earlier version."""
+    try:
+        noted: dict[str, Any] | None = trajectory.open_info(path).provenance.get("inputs")
+    except (OSError, ValueError):
+        return None
+    return noted
 
 
 def convert(
@@ -114,11 +136,7 @@ def _append(part: Path, out: Path, frames: Frames, at: int) -> None:
     try:
         trajectory.append(part, frames, at)
     except OSError as error:
-        reason = getattr(error.__cause__, "strerror", None) or error
-        raise OSError(
-            f"{out} could not be written ({reason}) and was not created; free some space, then run the same "
-            "command again."
-        ) from error
+        raise OSError(unwritten(out, error)) from error
 
 
 def _checked(

@@ -104,8 +104,8 @@ class Overlay(io.RawIOBase):
         """Carry out the writes on disk: all of them, or none if an error occurs.
 
         Raises:
-            OSError: if there is not enough space, or the disk fails. The file is unchanged or, if only the
-                last step failed, the next `settle` repeats it.
+            OSError: if there is not enough space, or the disk fails; its ``errno`` says which. The file is
+                unchanged or, if only the last step failed, the next `settle` repeats it.
         """
         beyond = [patch for patch in self._patches if patch[0] >= self._disk_size]
         inside = [patch for patch in self._patches if patch[0] < self._disk_size]
@@ -154,23 +154,20 @@ def state(path: Path) -> tuple[int, ...]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block: C libraries do not survive it in their callbacks."""
+    """Delay Ctrl-C and SIGTERM until the end of the block: C libraries do not survive them in callbacks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = False
-
-    def note(*_: object) -> None:
-        nonlocal came
-        came = True
-
-    handler = signal.signal(signal.SIGINT, note)
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda which, _: came.append(which)) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler or signal.SIG_DFL)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def _journal(path: Path) -> Path:

@@ -65,15 +65,21 @@ def _model_lines(topology: Mapping[str, Any]) -> Iterator[str]:
             for atom in residue["atoms"]:
                 number += 1
                 # Names of up to three letters start in the second column, except for two-letter elements.
-                name = atom["name"][:4]
-                name = f"{name:<4}" if len(name) == 4 or len(atom["element"]) == 2 else f" {name:<3}"
+                name, element = _clean(atom["name"], 4), _clean(atom["element"], 2).upper()
+                name = f"{name:<4}" if len(name) == 4 or len(element) == 2 else f" {name:<3}"
+                line = f"ATOM  {number % 100_000:5d} {name} {_clean(residue['name'], 3):>3} {letter}"
                 yield (
-                    f"ATOM  {number % 100_000:5d} {name} {residue['name'][:3]:>3} {letter}"
-                    f"{residue['resSeq'] % 10_000:4d}    %8.3f%8.3f%8.3f  1.00  0.00          "
-                    f"{atom['element'].upper():>2}  \n"
+                    line.replace("%", "%%")
+                    + f"{residue['resSeq'] % 10_000:4d}    %8.3f%8.3f%8.3f  1.00  0.00          "
+                    f"{element:>2}  \n"
                 )
         yield "TER\n"
     yield "ENDMDL\n"
+
+
+def _clean(name: str, width: int) -> str:
+    """A name that fits into its columns: spaces and what is no ASCII letter, digit or sign become "_"."""
+    return "".join(letter if "!" <= letter <= "~" else "_" for letter in name[:width])
 
 
 def _connection_lines(bonds: Any) -> Iterator[str]:

@@ -22,9 +22,10 @@ files, to 0.001 Å in PDB files.
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -35,12 +36,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from knotflow.extras import optional
-from knotflow.files import only_writer
+from knotflow.files import only_writer, write_atomically, writing
 from knotflow.geometry.superpose import superposed
 from knotflow.molecules.system import MolecularSystem
 from knotflow.molecules.units import thermal_energy
 from knotflow.statistics.weights import RunningShare
-from knotflow.storage import hdf5
+from knotflow.storage import hdf5, journal
 from knotflow.storage.hdf5 import Column
 from knotflow.storage.pdb import ANGSTROM, PdbFile
 from knotflow.version import __version__
@@ -54,6 +55,8 @@ NUMBERS: Final = (
 )
 """Columns of a file besides the positions; without weights only the first."""
 Columns = dict[str, NDArray[np.float64]]
+ROWS_AT_ONCE: Final = 8192
+"""An HDF5 file grows by at least so many samples at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +123,8 @@ class SampleWriter:
             self._remove_parts()  # left by a process that was killed
             columns = NUMBERS if self.weights else NUMBERS[:1]
             kind = _Hdf5 if len(self._parts) == 1 else _WithTable
-            self._file: _Hdf5 | _WithTable = kind(self._parts, self._molecule, columns)
+            with self._writing():
+                self._file: _Hdf5 | _WithTable = kind(self._parts, self._molecule, columns)
             stack.callback(self._file.close)
             self._stack = stack.pop_all()
         return self
@@ -150,37 +154,39 @@ class SampleWriter:
                 raise ValueError(
                     f"{name} must have shape ({len(y)},), one for each sample, got {values.shape}."
                 )
-        try:
+        with self._writing():
             self._file.write(y.numpy(), columns)
-        except (OSError, RuntimeError) as error:
-            raise self._failed(error) from error
 
     def complete(self, provenance: Mapping[str, Any]) -> None:
         """Finish the file and give it its name; ``provenance`` says how it was made, as JSON values."""
-        try:
+        with self._writing():
             if isinstance(self._file, _Hdf5):  # other formats have no place for it
                 self._file.note({**provenance, "knotflow": __version__})
             self._file.close()
             for part in self._parts:
                 with part.open("r+b") as file:
                     os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:
-            raise self._failed(error) from error
         # Positions last, and no old ones next to a new table: existing positions always match the table.
         if len(self.paths) > 1:
             self.path.unlink(missing_ok=True)
         for part, path in zip(reversed(self._parts), reversed(self.paths), strict=True):
             part.replace(path)
 
-    def _failed(self, error: Exception) -> OSError:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return OSError(
-            f"{self.path} could not be written ({reason}); free some space or choose another place, then run "
-            "the same command again."
-        )
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the file that the user asked for, whatever cannot be written."""
+        try:
+            with writing(self.path):
+                yield
+        except RuntimeError as error:  # of MDTraj
+            raise OSError(
+                f"{self.path} could not be written ({error or type(error).__name__}); free some space or "
+                "choose another place, then run the same command again."
+            ) from error
 
     def _remove_parts(self) -> None:
         for part in self._parts:
+            journal.forget(part)
             part.unlink(missing_ok=True)
 
 
@@ -240,22 +246,39 @@ def read_samples(path: str | Path, rows: slice = slice(None)) -> Samples:
 
 
 class _Hdf5:
-    """Everything in one growing file."""
+    """Everything in one growing file, which HDF5 never writes itself: a full disk would crash it."""
 
     def __init__(self, paths: list[Path], molecule: Mapping[str, Any], columns: Sequence[Column]) -> None:
-        self._file = hdf5.open_file(paths[0], "w")
-        hdf5.begin(self._file, molecule, (POSITIONS, *columns), "samples", VERSION)
+        self._path, self._n = paths[0], 0
+        self._waiting: list[dict[str, NDArray[Any]]] = []
+        content = io.BytesIO()
+        with hdf5.open_file(content, "w") as file:
+            hdf5.begin(file, molecule, (POSITIONS, *columns), "samples", VERSION)
+        write_atomically(self._path, content.getvalue())
 
     def write(self, positions: NDArray[np.float32], columns: Columns) -> None:
-        arrays: dict[str, NDArray[Any]] = {POSITIONS.name: positions, **columns}
-        for name, values in arrays.items():
-            hdf5.put_rows(self._file[name], len(self._file[name]), values)
+        self._waiting.append({POSITIONS.name: positions, **columns})
+        if sum(len(rows[POSITIONS.name]) for rows in self._waiting) >= ROWS_AT_ONCE:
+            self._change()
 
     def note(self, provenance: Mapping[str, Any]) -> None:
-        hdf5.store_json(self._file, "provenance", provenance)
+        self._change(provenance)
 
     def close(self) -> None:
-        self._file.close()
+        self._waiting = []
+
+    def _change(self, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write what waits, and the provenance if it is given: all of it or nothing."""
+        waiting, self._waiting = self._waiting, []
+        with journal.interrupts_later(), journal.Overlay(self._path) as overlay:
+            with hdf5.open_file(overlay, "r+") as file:
+                for name in waiting[0] if waiting else ():
+                    rows = np.concatenate([piece[name] for piece in waiting])
+                    hdf5.put_rows(file[name], self._n, rows)
+                if provenance is not None:
+                    hdf5.store_json(file, "provenance", provenance)
+            overlay.commit()
+        self._n += sum(len(rows[POSITIONS.name]) for rows in waiting)
 
 
 class _WithTable:

@@ -31,9 +31,9 @@ earlier frames are still there, and the same append can be repeated.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from knotflow.files import only_writer, write_atomically
+from knotflow.files import NO_SPACE, only_writer, write_atomically
 from knotflow.molecules.system import MolecularSystem
 from knotflow.storage import hdf5, journal
 from knotflow.storage.hdf5 import Column
@@ -339,11 +339,13 @@ def _check_fit(path: Path, frames: Frames, at: int, length: int, n_atoms: int) -
 
 def _full_sentence(path: Path, error: OSError, needed: int, n_new: int, n_old: int) -> OSError:
     """The error of an append that failed, and what to do about it."""
-    problem = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+    problem = os.strerror(error.errno) if error.errno is not None else str(error)
+    if error.errno in NO_SPACE:
         free = shutil.disk_usage(path.parent).free
         problem += f": this needs {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; free some space"
-    return OSError(
+    failed = OSError(
         f"{n_new} frames could not be written to {path}, {problem}, then run the same command again; the "
         f"{n_old} frames in the file are kept."
     )
+    failed.errno = error.errno
+    return failed

@@ -28,6 +28,7 @@ from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
 from knotflow.training.data import select
@@ -74,12 +75,12 @@ class MoleculeTraining(Config):
     """Steps of the first cycle of the refinement; None: half of those of the training."""
     cycles: Count | None = None
     """Largest number of cycles of the refinement; None: by the number of coordinates, see `most_cycles`."""
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes through the training data."""
     steps: Count | None = None
     """Steps of the training, instead of ``epochs``; those of the refinement follow from them."""
     batch_size: Count | None = None
-    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    learning_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     zmatrix: Literal["bonds", "paper"] | None = None
     published: bool = False
     """With the preset paper: bins of B-splines as narrow as 1e-6 of the whole, no start from the
@@ -135,6 +136,7 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         steps = max(1, round((choice.epochs or 10) * in_a_pass))
     else:
         steps = 2000 if quick else 3000
+    check_time(f"{float(steps):.3g} steps", steps * 1e-3)
     weight = 0.0
     if choice.forces or (choice.forces is None and not quick):
         # In standardised coordinates half of the squared error bounds the divergence of a normal density.

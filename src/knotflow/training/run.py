@@ -17,7 +17,7 @@ from torch import Tensor
 
 from knotflow.errors import ConfigError
 from knotflow.extras import optional
-from knotflow.files import only_writer, read_json, write_json
+from knotflow.files import only_writer, read_json, remove_lock, write_json
 from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.inputs import refuse_others
 from knotflow.progress import Progress, silent
@@ -101,10 +101,12 @@ def fit(
     made = {"training": config.plain(), "data": fingerprint(train)}
     _claim(folder, {"flow": flow.config.plain(), **made})
     model, progress = folder / MODEL, progress or silent
+    initial, last = folder / "initial.safetensors", folder / "last.ckpt"
     if model.exists():
+        remove_lock(model)
+        initial.unlink(missing_ok=True)
         return load(model)
 
-    initial, last = folder / "initial.safetensors", folder / "last.ckpt"
     checkpoint = read_checkpoint(last) if last.exists() else None
     if checkpoint is None and initial.exists():
         flow.load_state_dict(load(initial).state_dict())
@@ -183,7 +185,7 @@ def _interruptible() -> Iterator[None]:
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)
-            raise KeyboardInterrupt from None
+            raise error.__context__ from None  # which of them it was
         raise
 
 

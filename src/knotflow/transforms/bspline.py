@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from knotflow.transforms.knots import (
 )
 from knotflow.transforms.roots import polynomial_root
 from knotflow.transforms.search import PrefixSums
+
+LARGEST_ORDER: Final = 20
+"""Work grows like the square of the order, and rounding errors faster."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class BSpline(SlopeTransform):
     def __post_init__(self) -> None:
         check_count("bins", self.bins, 1)
         check_count("order", self.order, 3)
+        if self.order > LARGEST_ORDER:
+            raise ValueError(f"order must be at most {LARGEST_ORDER}, got {self.order}; 4 is cubic.")
         if self.phase and not isinstance(self.domain, Circle):
             raise ValueError(f"a phase needs a Circle, got {self.domain}; leave phase=False.")
         scheme, layout = self.parametrisation, Layout(self.bins, self.order, self.domain)

@@ -21,6 +21,7 @@ from knotflow.flows.sampling import Sampler
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_memory, check_time
 from knotflow.storage import trajectory
 from knotflow.storage.other_programs import RawFrames, read_frames
 from knotflow.storage.plausible import check_plausible
@@ -78,6 +79,7 @@ class DynamicsRun:
         self.config = config or DynamicsConfig()
         self.folder = None if folder is None else Path(folder)
         n, seed = self.config.replicas, self.config.seed
+        self._check_affordable(4)  # before frames are read; a molecule has at least so many atoms
         if model is not None:
             self.setting = on_flow(Path(model))
         if model is None or true:
@@ -93,6 +95,14 @@ class DynamicsRun:
             self.frames = frames_of(Path(data), self.system, n, seed=seed, split=held)
             if model is not None:
                 self.frames = labelled(Path(model), Path(data), self.frames)
+
+    def _check_affordable(self, n_atoms: int) -> None:
+        """Refuse a run that would never end, or whose record fits into no memory."""
+        config = self.config
+        records = config.steps // config.every + 1
+        check_time(f"{config.steps:,} steps", config.steps * 1e-5)
+        what = f"a record of {config.replicas:,} molecules at {records:,} times"
+        check_memory(what, records * config.replicas * (16 + 12 * n_atoms))
 
     @property
     def system(self) -> MolecularSystem:

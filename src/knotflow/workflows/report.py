@@ -13,6 +13,7 @@ import numpy as np
 from knotflow.analysis.evaluation import evaluate, evaluation_inputs, noted_evaluation
 from knotflow.analysis.frame_table import (
     FrameTable,
+    check_samples,
     observe_data,
     observe_samples,
     only_kept,
@@ -98,6 +99,7 @@ def write_report(
     source = find_data(path) if data is None else Path(data)
     page = folder / "report.html" if out is None else Path(out)
     generator, file, written = BoltzmannGenerator.load(path), folder / METRICS, None
+    check_samples(samples)
     with energy_of(MolecularSystem.parse(molecule), energy, evaluations=samples, workers=workers) as field:
         chains, noted = find_chains(path), noted_evaluation(file) or {}
         inputs = evaluation_inputs(path, source, samples=samples, seed=seed, energy=field, chains=chains)

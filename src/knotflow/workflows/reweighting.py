@@ -10,6 +10,7 @@ from typing import Any, Final
 from knotflow.analysis.frame_table import (
     FrameTable,
     check_same_molecule,
+    check_samples,
     observe_data,
     observe_samples,
     rows_to_judge_by,
@@ -29,6 +30,7 @@ from knotflow.molecules.force_field import Solvent
 from knotflow.molecules.structure import Structure
 from knotflow.molecules.system import assemble
 from knotflow.progress import Progress, silent, titled
+from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.storage.split import held_out
 from knotflow.training.adaptation import adapt
@@ -156,6 +158,9 @@ def reweight(
     if generator.temperatures is not None:
         generator = generator.at(generator.temperature)
     system = MolecularSystem.parse(generator.molecule)
+    check_samples(samples)
+    if refine:
+        check_time(f"{steps:,} steps", steps * 1e-3)
     check_same_molecule(system, target)
     yours = your_states(states, system)
     angles, known = angles_for(system, yours), _data_of(source, data)

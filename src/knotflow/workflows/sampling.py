@@ -19,6 +19,7 @@ from knotflow.flows.temperature import SAME
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.statistics.weights import RunningShare
 from knotflow.storage.samples import Samples, SampleWriter, check_free, read_samples
 from knotflow.version import __version__
@@ -89,6 +90,7 @@ def sample(
     if temperature is not None:
         generator = generator.at(temperature)
     sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
+    _check_affordable(n, generator.n_atoms, out, weights=weights, batch=batch)
     inputs = sample_inputs(
         path,
         n,
@@ -121,6 +123,16 @@ def sample(
                 writer.write(*piece)
             writer.complete(provenance())
     return Drawn(sampler, tuple(writer.paths), effective=writer.effective if weights else None)
+
+
+def _check_affordable(n: int, n_atoms: int, out: str | Path | None, *, weights: bool, batch: int) -> None:
+    """Refuse more samples than disk or memory can hold."""
+    row, what = 12 * n_atoms + (24 if weights else 8), f"{n:,} samples"
+    if out is not None:
+        check_time(what, n * 1e-6)
+        check_disk(Path(out), what, n * row)
+        n = min(n, batch)
+    check_memory(f"{n:,} samples at once", n * row)
 
 
 def sample_inputs(

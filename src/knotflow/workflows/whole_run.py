@@ -29,6 +29,7 @@ from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.json_values import parse_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.resources import check_time
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation.engines import EngineName, engine_of
 from knotflow.storage import trajectory
@@ -524,6 +525,7 @@ def complete(job: Run, progress: Progress = silent, again: str | None = None) ->
     """
     if not 0 < job.hours < math.inf:
         raise ValueError(f"hours must be a positive number, got {job.hours:g}.")
+    check_time("a run of these hours", 3600 * job.hours)
     if job.folder.exists() and not job.folder.is_dir():
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
     with only_writer(job.folder / "run"):

@@ -25,7 +25,7 @@ def all_results(
             "long as in the paper, with at least 900,000 training frames."
         ),
     ] = "small",
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings per model of Table 1.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Trainings per model of Table 1.")] = 1,
     toy2d: Annotated[
         Path | None,
         typer.Option(help="Show this folder of `knotflow reproduce toy2d` instead of making a new one."),

@@ -26,7 +26,7 @@ def table1(
     rows: Annotated[
         list[RowName] | None, typer.Option(help="Only this model; may be repeated. fm: trained with forces.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings per model: seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Trainings per model: seeds 0, 1, ...")] = 1,
     epochs: Annotated[
         float | None, typer.Option(min=0.01, help="Passes through the data; by default 10, as in the paper.")
     ] = None,
