@@ -165,9 +165,10 @@ def read_by_openmm(
         raise FileNotFoundError(f"there is no file {path}.")
     try:
         with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", UserWarning)
             yield
-        for text in dict.fromkeys(" ".join(str(warning.message).split()) for warning in said):
+        texts = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
+        for text in dict.fromkeys(" ".join(text.split()) for text in texts):
             log.warning(f"{path}: OpenMM warns: {text.rstrip('.')}.")
     except Exception as error:  # OpenMM's parsers raise many types
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
