@@ -97,3 +97,33 @@ class Lopsided(Springs):
 
 def lopsided() -> Lopsided:
     return Lopsided(20.0, 0.107)
+
+
+class Unlucky(Calculator):  # type: ignore[misc]
+    """Zero at first; after some calls it raises, or returns NaN."""
+
+    implemented_properties = ("energy", "forces")
+
+    def __init__(self, calls: int, value: float | None = None) -> None:
+        super().__init__()
+        self.calls, self.value = calls, value
+
+    def calculate(self, atoms: Any = None, properties: Any = None, changes: Any = all_changes) -> None:
+        super().calculate(atoms, properties, changes)
+        self.calls -= 1
+        if self.calls < 0 and self.value is None:
+            raise ArithmeticError("no luck")
+        energy = 0.0 if self.calls >= 0 else self.value
+        self.results = {"energy": energy, "forces": np.zeros((len(atoms), 3))}
+
+
+def always_raises() -> Unlucky:
+    return Unlucky(0)
+
+
+def always_nan() -> Unlucky:
+    return Unlucky(0, np.nan)
+
+
+def fails_after_a_while() -> Unlucky:
+    return Unlucky(8)

@@ -6,6 +6,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+
+import knotflow as kf
+from knotflow.energies import OpenMMEnergy, TorchForceField
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,6 +29,17 @@ def test_code_runs(name: str) -> None:
     if "import pyro\n" in block:
         pytest.importorskip("pyro").clear_param_store()
     exec(compile(block, name, "exec"), {"__name__": "docs"})
+
+
+def test_the_force_field_of_butane_describes_it(tmp_path: Path) -> None:
+    """All of it in torch, as the tutorial says."""
+    text = (ROOT / "docs" / "tutorials" / "correct.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```xml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "butane.xml").write_text(block)
+    butane = kf.load_molecule("CCCC", force_field=str(tmp_path / "butane.xml"), solvent="vacuum")
+    x = torch.tensor(butane.positions).expand(3, -1, -1) + 0.003 * torch.randn(3, 14, 3, dtype=torch.float64)
+    with OpenMMEnergy(butane, 1) as oracle:
+        torch.testing.assert_close(TorchForceField(butane, compiled=False).energy(x), oracle.energy(x))
 
 
 def test_finds_the_code() -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Transform,
     )
     from knotflow.workflows.evaluation import evaluate
+    from knotflow.workflows.molecule import load_molecule
     from knotflow.workflows.report import write_report
     from knotflow.workflows.reweighting import reweight
     from knotflow.workflows.run_summary import run
@@ -56,6 +57,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load",
+    "load_molecule",
     "openmm_force",
     "reweight",
     "run",

@@ -1,5 +1,6 @@
 """Files of MD programs give the energies that OpenMM's readers and a closed form give."""
 
+import warnings
 from importlib import resources
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from openmm import app
 
 from knotflow.molecules import MolecularSystem, ala2, from_files
+from knotflow.molecules.force_field import read_by_openmm
 from tests.molecules import peroxide
 
 
@@ -169,3 +171,12 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         from_files(inpcrd, [str(tmp_path / "none.prmtop")])
     with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.inpcrd"):
         from_files(tmp_path / "none.inpcrd", [prmtop])
+
+
+def test_warnings_of_openmm_name_the_file(tmp_path: Path, caplog) -> None:
+    path = tmp_path / "mine.prmtop"
+    path.touch()
+    with read_by_openmm(path, "a file"):
+        warnings.warn("Non-optimal GB parameters\n  detected", UserWarning, stacklevel=1)
+        warnings.warn("unclosed file", ResourceWarning, stacklevel=1)
+    assert caplog.messages == [f"{path}: OpenMM warns: Non-optimal GB parameters detected."]

@@ -128,6 +128,19 @@ def test_constrained_bonds_become_flexible(folder, caplog, system, energy, given
     assert (found.energies.mean() - energies[::2].mean()) / system.kT == pytest.approx(6, abs=1)
 
 
+def test_constrained_angles_are_named(folder, caplog, system, energy) -> None:
+    """Not only bonds to hydrogen, but also the distances between hydrogens of a methyl group."""
+    x = jiggle(system, 50)
+    methyl = [
+        next(a.index for a in system.topology.atoms if a.name == name) for name in ("CH3", "H1", "H2", "H3")
+    ]
+    x[:, methyl] = x[:, methyl[:1]] + system.positions[methyl] - system.positions[methyl[0]]
+    np.savez(folder / "a.npz", positions=x)
+    remarks = convert([folder / "a.npz"], system, energy, folder / "a.h5").remarks
+    assert len(remarks.constrained) == len(remarks.rigid_angles) == 3
+    assert "3 angles are constant, as constraints on angles make them (H1-CH3-H2 of ACE1, " in caplog.text
+
+
 def test_wrong_energies_of_constrained_frames_are_refused(folder, system, energy) -> None:
     x = constrained(system, 20)
     np.savez(folder / "a.npz", positions=x, energies=oracle(system, x)[0] + 5)
@@ -139,5 +152,5 @@ def test_flexible_frames_are_not_touched(folder, caplog, system, energy) -> None
     np.savez(folder / "a.npz", positions=jiggle(system, 50))
     imported = convert([folder / "a.npz"], system, energy, folder / "a.h5")
     np.testing.assert_array_equal(trajectory.read(folder / "a.h5").positions, jiggle(system, 50))
-    assert not imported.remarks.constrained and not caplog.messages
+    assert not imported.remarks.constrained and not imported.remarks.rigid_angles and not caplog.messages
     assert "constrained_bonds" not in trajectory.open_info(folder / "a.h5").provenance

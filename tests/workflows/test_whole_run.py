@@ -6,16 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from knotflow.energies import MolecularEnergy
 from knotflow.files import read_json
 from knotflow.molecules import ala2
 from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
 from knotflow.workflows.run_summary import Facts, lines, populations
-from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete, evaluations_per_second
+from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -60,31 +58,6 @@ def test_tasks_have_one_size_and_enough_replicas_to_hold_some_back(tmp_path: Pat
     # Every size is compiled for anew. Vectors have 16 numbers.
     assert len(sizes) == 1 and sizes.pop() % 16 == 0
     assert plan.replicas >= 20 and simulation.ladder[0] == simulation.system.temperature
-
-
-class Slow(MolecularEnergy):
-    """Takes its time, by a clock of its own."""
-
-    n_atoms, temperature = 22, 300.0
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
-        self.now, self.asked, self.rate = 0.0, 0, rate
-        monkeypatch.setattr(whole_run.time, "perf_counter", lambda: self.now)
-
-    def energy(self, x: torch.Tensor) -> torch.Tensor:
-        return self.energy_and_force(x)[0]
-
-    def energy_and_force(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.asked += len(x)
-        self.now += len(x) / self.rate
-        return x.new_zeros(len(x)), torch.zeros_like(x)
-
-
-@pytest.mark.parametrize(("rate", "asked"), [(0.5, 1), (100.0, 9), (1e5, 521)])
-def test_the_speed_of_an_energy_is_measured_with_few_calls_if_it_is_slow(monkeypatch, rate, asked) -> None:
-    energy = Slow(monkeypatch, rate)
-    assert evaluations_per_second(energy, ala2()) == pytest.approx(rate)
-    assert energy.asked == asked
 
 
 class Ready:

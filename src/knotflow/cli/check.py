@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def check(
+    ctx: typer.Context,
     what: Annotated[
         str | None,
         typer.Argument(
@@ -99,17 +100,7 @@ def check(
             caption = "largest error over all samples"
         else:
             _refuse(what, peptide)
-            system = options.load_molecule(
-                what,
-                peptide,
-                force_field,
-                solvent,
-                temperature,
-                add_hydrogens,
-                energy,
-                charge,
-                multiplicity,
-            )
+            system = options.chosen_molecule(ctx, what)
             title, checks = _check_molecule(system, frames or 10_000, seed, progress, compiled)
             caption = "largest error over all frames; of max: relative to the largest force in the same frame"
     _print(output, title, caption, checks)

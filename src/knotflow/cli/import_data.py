@@ -68,17 +68,7 @@ def import_data(
     for path in data:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")
-    system = options.load_molecule(
-        molecule,
-        peptide,
-        force_field,
-        solvent,
-        temperature,
-        add_hydrogens,
-        energy,
-        charge,
-        multiplicity,
-    )
+    system = options.chosen_molecule(ctx, molecule)
     output = Output(as_json=as_json, quiet=quiet)
     inputs = import_inputs(data, system, topology, stride)
     if out.exists():

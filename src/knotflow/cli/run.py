@@ -24,6 +24,7 @@ QUICKSTART_HOURS = 0.2
 
 
 def run(
+    ctx: typer.Context,
     molecule: Annotated[
         str, typer.Argument(help="ala2, a file, or SMILES; as --molecule elsewhere.")
     ] = "ala2",
@@ -69,10 +70,11 @@ def run(
     from knotflow.workflows.whole_run import Run
 
     named = None if peptide is not None and molecule == "ala2" else molecule
-    system = options.load_molecule(
-        named, peptide, force_field, solvent, temperature, add_hydrogens, energy, charge, multiplicity
+    _complete(
+        Run(out, options.chosen_molecule(ctx, named), hours, seed),
+        Output(as_json=as_json, quiet=quiet),
+        again,
     )
-    _complete(Run(out, system, hours, seed), Output(as_json=as_json, quiet=quiet), again)
 
 
 def quickstart(

@@ -114,17 +114,7 @@ def simulate(
 
     output = Output(as_json=as_json, quiet=quiet)
     check_h5(out, "--out")
-    system = options.load_molecule(
-        molecule,
-        peptide,
-        force_field,
-        solvent,
-        temperature,
-        add_hydrogens,
-        energy,
-        charge,
-        multiplicity,
-    )
+    system = options.chosen_molecule(ctx, molecule)
     simulation = Simulation.planned(
         out,
         system,

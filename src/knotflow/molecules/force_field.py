@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ from knotflow.sentences import listed
 if TYPE_CHECKING:
     import openmm
     from openmm import app
+
+log = logging.getLogger("knotflow")
 
 Solvent = Literal["obc", "vacuum"]
 """``"obc"``: implicit water (Onufriev, Bashford and Case); ``"vacuum"``: nothing but the force field."""
@@ -156,11 +160,16 @@ def free_system(create: Callable[..., openmm.System], *arguments: Any, **options
 def read_by_openmm(
     path: Path, kind: str, remedy: str = "check that it and all files it needs are complete"
 ) -> Iterator[None]:
-    """Turn any error of OpenMM's readers in this block into a sentence."""
+    """Turn any error of OpenMM's readers in this block, and its warnings, into a sentence."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
-        yield
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            yield
+        texts = [str(warning.message) for warning in said if issubclass(warning.category, UserWarning)]
+        for text in dict.fromkeys(" ".join(text.split()) for text in texts):
+            log.warning(f"{path}: OpenMM warns: {text.rstrip('.')}.")
     except Exception as error:  # OpenMM's parsers raise many types
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ValueError(f"{path} cannot be read as {kind}: {reason}; {remedy}.") from None

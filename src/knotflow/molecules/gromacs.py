@@ -8,7 +8,9 @@ from knotflow.molecules.force_field import Described, Solvent, free_system, read
 
 
 def read_gromacs(path: Path, solvent: Solvent) -> Described:
-    """The molecule in a GROMACS topology, flexible, in vacuum; included files are searched beside it.
+    """The molecule in a GROMACS topology, flexible, in vacuum.
+
+    Included files are searched beside it, and in the folder of an installed GROMACS (``GMXDATA``).
 
     Raises:
         OSError: if there is no such file.
@@ -21,7 +23,10 @@ def read_gromacs(path: Path, solvent: Solvent) -> Described:
             f"{path} is a topology of GROMACS, which has no implicit water; choose --solvent vacuum, or "
             "bring a prmtop or system.xml with implicit water."
         )
-    remedy = "put all files that it includes beside it, or join them to one with `gmx grompp -pp`"
+    remedy = (
+        "put all files that it includes beside it, set GMXDATA to the folder share/gromacs of your GROMACS, "
+        "or join them to one with `gmx grompp -pp`"
+    )
     with read_by_openmm(path, "a topology of GROMACS", remedy):
         file = app.GromacsTopFile(str(path))
         return Described(file.topology, free_system(file.createSystem))

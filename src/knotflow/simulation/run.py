@@ -37,9 +37,6 @@ SPREAD_RATIO: Final = 2.0
 TASK_STEPS: Final = {"openmm": 100_000, "torch": 500_000, "xtb": 5_000, "ase": 5_000, "module": 20_000}
 """Steps of all walkers in a task for 22 atoms, some seconds of work; fewer for larger molecules."""
 
-TRIALS: Final = 3
-"""Evaluations by which a step of another energy than a force field is timed."""
-
 GPU_WALKERS: Final = 4096
 
 LADDER_STEPS: Final = 100
@@ -228,20 +225,13 @@ class Simulation:
         return math.pow(max(1.0, self.system.n_atoms / 22), GROWTH) / speed
 
     def _seconds_per_evaluation(self) -> float:
-        """Of one walker in a task, by one process: the shortest time, after a first evaluation."""
-        import torch
-
+        """Of one walker in a task, by one process."""
         from knotflow.energies.choose import force_field
+        from knotflow.energies.speed import evaluations_per_second
 
         walkers = min(self._groups_per_task, self.plan.replicas) * len(self.ladder)
-        x = torch.tensor(self.system.positions).expand(walkers, -1, -1)
-        seconds = []
         with force_field(self.system, workers=1) as energy:
-            for _ in range(1 + TRIALS):
-                began = time.perf_counter()
-                energy.energy_and_force(x)
-                seconds.append(time.perf_counter() - began)
-        return min(seconds[1:]) / walkers
+            return 1 / evaluations_per_second(energy, self.system.positions, walkers)
 
     @property
     def bytes_of_frames(self) -> tuple[int, int]:

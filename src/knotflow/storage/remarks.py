@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from knotflow.energies.energy import MolecularEnergy
+from knotflow.geometry.graph import neighbours
 from knotflow.molecules.system import MolecularSystem
 from knotflow.sentences import listed
 from knotflow.storage.atom_order import Order
@@ -49,6 +51,8 @@ class Remarks:
         """Mean change of the energy in kT by rounding positions; None if they are not rounded."""
         self.constrained: list[tuple[int, int]] = []
         """Bonds of constant length."""
+        self.rigid_angles: list[tuple[int, int, int]] = []
+        """Angles whose outer atoms stay at a constant distance."""
         self.redrawn = 0
         """Frames in which such bonds got new lengths."""
         self._rounded: list[Path] = []
@@ -71,8 +75,11 @@ class Remarks:
             if self.rounding is None:
                 self.rounding = _change(positions[:SAMPLES], self.energy)
         if path not in self._known and len(positions) >= LEAST_FRAMES:
-            bonds = self._constant(positions)
+            bonds = [(int(a), int(b)) for a, b in self._pairs[self._constant(positions, self._pairs)]]
             self.constrained += [bond for bond in bonds if bond not in self.constrained]
+            angles = np.array(_angles(self.system), dtype=np.int64).reshape(-1, 3)
+            rigid = angles[self._constant(positions, angles[:, ::2])].tolist()
+            self.rigid_angles += [angle for angle in map(tuple, rigid) if angle not in self.rigid_angles]
             found = Stretching(self.system, self.energy, bonds) if bonds else None
             self._known[path] = found if found is not None and len(found.indices) else None
 
@@ -102,6 +109,16 @@ class Remarks:
             )
         if self.constrained:
             log.warning(self._constraints())
+        if self.rigid_angles:
+            atoms = [[self.system.topology.atom(i) for i in angle] for angle in self.rigid_angles]
+            names = listed(
+                f"{'-'.join(atom.name for atom in angle)} of {angle[0].residue}" for angle in atoms
+            )
+            log.warning(
+                f"{len(atoms)} angles are constant, as constraints on angles make them ({names}), and stay "
+                "so: a model of these frames is too narrow there and its weights are wrong; simulate with "
+                "constraints on bonds only (HBonds), or without."
+            )
 
     def _constraints(self) -> str:
         atoms = [[self.system.topology.atom(i) for i in bond] for bond in self.constrained]
@@ -127,12 +144,24 @@ class Remarks:
             )
         return said + "."
 
-    def _constant(self, positions: NDArray[Any]) -> list[tuple[int, int]]:
-        i, j = self._pairs.T
+    def _constant(self, positions: NDArray[Any], pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which pairs of atoms, shape ``(n, 2)``, stay at the same distance."""
+        i, j = pairs.T
         x = positions.astype(np.float64)
         spread = np.linalg.norm(x[:, i] - x[:, j], axis=-1).std(0)
-        smallest = STIFFEST * np.sqrt(self.system.temperature / 300)
-        return [(int(a), int(b)) for a, b in self._pairs[spread < smallest]]
+        constant: NDArray[np.bool_] = spread < STIFFEST * np.sqrt(self.system.temperature / 300)
+        return constant
+
+
+def _angles(system: MolecularSystem) -> list[tuple[int, int, int]]:
+    """Triples of atoms, the middle one bonded to both others, which are not bonded."""
+    near = neighbours(system.n_atoms, system.bonds)
+    return [
+        (i, centre, k)
+        for centre, around in enumerate(near)
+        for i, k in combinations(around, 2)
+        if k not in near[i]
+    ]
 
 
 def _is_rounded(positions: NDArray[Any]) -> bool:

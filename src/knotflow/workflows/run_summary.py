@@ -16,7 +16,7 @@ from knotflow.progress import Progress, silent
 from knotflow.report.verdicts import Level, Verdict, judge
 from knotflow.sentences import listed
 from knotflow.statistics.estimates import Estimate
-from knotflow.workflows.simulation import named_molecule
+from knotflow.workflows.molecule import chosen
 from knotflow.workflows.whole_run import Run, complete
 
 WORST_FIRST: Final = (Level.POOR, Level.FAIR, Level.UNKNOWN, Level.GOOD)
@@ -43,33 +43,37 @@ class Facts:
 
 
 def run(
-    molecule: MolecularSystem | str | Path = "ala2",
+    molecule: MolecularSystem | str | Path | None = None,
     hours: float = 2.0,
     out: str | Path = "runs/run",
     *,
     seed: int = 0,
     again: str | None = None,
     progress: Progress = silent,
+    **options: Any,
 ) -> Facts:
     """From a molecule to an answer, in the time given: the command ``knotflow run``.
 
     Called again with the same arguments, an interrupted run is continued and a finished one is read.
 
     Args:
-        molecule: A molecule from `knotflow.molecules` (``peptide("AAA")``), a ``.pdb`` file, or ``"ala2"``.
+        molecule: A molecule from `knotflow.molecules`, or what the command takes: a file, a SMILES, or
+            ``"ala2"``, the default.
         hours: Time for everything together.
         out: Folder for the results; all other functions take it as a model.
         seed: Seed of all random numbers.
         again: A stage to be done again, with all that follow: ``"simulate"``, ``"train"``, ``"sample"``,
             ``"evaluate"``, ``"exact"`` or ``"report"``.
         progress: Called with the progress.
+        **options: What describes the molecule: ``energy="xtb"``, ``temperature=310``; see
+            `knotflow.workflows.molecule.load_molecule`.
 
     Raises:
-        ValueError: if the folder holds results of other settings, or the time is too short.
+        ValueError: if there is no such molecule or stage, the folder holds results of other settings, or the
+            time is too short.
         OSError: if a file is missing or damaged, or another process works in the folder.
     """
-    system = molecule if isinstance(molecule, MolecularSystem) else named_molecule(str(molecule))
-    job = Run(Path(out), system, hours, seed)
+    job = Run(Path(out), chosen(molecule, options), hours, seed)
     complete(job, progress, again)
     return facts(job)
 

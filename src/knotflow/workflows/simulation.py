@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from knotflow.files import check_h5
-from knotflow.molecules import MolecularSystem, ala2, from_pdb
-from knotflow.molecules.pdb_file import KINDS
-from knotflow.molecules.structure import plain_suffix
+from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation
+from knotflow.workflows.molecule import OPTIONS, chosen
 
 
 def simulate(
-    molecule: MolecularSystem | str | Path = "ala2",
+    molecule: MolecularSystem | str | Path | None = None,
     out: str | Path = "data/simulation.h5",
     ns: float = 8.0,
     *,
@@ -28,14 +27,16 @@ def simulate(
     is; with a larger ``ns`` it is extended.
 
     Args:
-        molecule: A molecule from `knotflow.molecules` (``peptide("AAA")``), a ``.pdb`` file, or ``"ala2"``.
+        molecule: A molecule from `knotflow.molecules`, or what ``knotflow simulate --molecule`` takes: a
+            file, a SMILES, or ``"ala2"``, the default.
         out: The file, ending in ``.h5``.
         ns: Nanoseconds at the target temperature, all replicas together. With ``method="tempering"`` every
             temperature of the ladders is simulated as long, and its frames go to ``NAME.ladder.h5``.
         workers: Processes; None: one per core, or one if there is a GPU.
         progress: Called with the progress.
         **settings: ``engine``, ``method``, ``replicas``, ``every`` and ``equilibration`` (in ps),
-            ``highest_temperature``, ``rungs``, ``seed``; see `SimulationPlan.of_times`.
+            ``highest_temperature``, ``rungs``, ``seed``; see `SimulationPlan.of_times`. And what describes
+            the molecule: ``energy="xtb"``, ``temperature=310``; see `load_molecule`.
 
     Returns:
         The file.
@@ -45,19 +46,7 @@ def simulate(
         OSError: if a file is missing or damaged.
     """
     check_h5(Path(out), "out")
-    system = molecule if isinstance(molecule, MolecularSystem) else named_molecule(str(molecule))
+    system = chosen(molecule, {name: settings.pop(name) for name in OPTIONS & settings.keys()})
     simulation = Simulation.planned(out, system, ns, workers=workers, **settings)
     simulation.run(progress)
     return simulation.path
-
-
-def named_molecule(molecule: str) -> MolecularSystem:
-    """``"ala2"``, or the molecule in a ``.pdb`` file."""
-    if molecule == "ala2":
-        return ala2()
-    if plain_suffix(molecule) not in KINDS:
-        raise ValueError(
-            f'the molecule must be a MolecularSystem, a .pdb or .cif file or "ala2", got {molecule!r}; make '
-            "others with knotflow.molecules.from_files or knotflow.molecules.peptide."
-        )
-    return from_pdb(molecule)

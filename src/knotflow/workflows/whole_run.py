@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import torch
 from pydantic import Field
 
 from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.config import Config
 from knotflow.dynamics.chain_run import ExactPlan, open_run
-from knotflow.energies import MolecularEnergy, TorchForceField, force_field
+from knotflow.energies import TorchForceField, force_field
+from knotflow.energies.speed import evaluations_per_second
 from knotflow.files import only_writer, read_json, write_atomically, write_json
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, refuse_others
@@ -57,6 +57,8 @@ FIRST_FRAMES: Final = 40
 """Frames of each ladder after which the speed of a simulation is known."""
 FEWEST_FRAMES: Final = 100
 """Frames of each ladder below which nothing can be learned."""
+HOPELESS: Final = 5.0
+"""A simulation that is expected to take so many times its share of the time is not begun."""
 MOST_FRAMES: Final = 500_000
 """Frames of all temperatures above which more hardly help, but fill memory."""
 STEPS: Final = (200, 6000)
@@ -183,7 +185,13 @@ class Run:
         if self.plan.exists():
             found = read_json(self.plan)
             inputs = {key: value for key, value in found.items() if key not in ("amounts", "spent")}
-            refuse_others(self.folder, "a run", inputs, self._inputs())
+            undecided = found["amounts"].get("frames") is None
+            if undecided and inputs.get("hours") != self.hours:
+                # It was refused, or stopped within its first frames: it may have another time.
+                refuse_others(self.folder, "a run", {**inputs, "hours": self.hours}, self._inputs())
+                self.again("simulate")
+            else:
+                refuse_others(self.folder, "a run", inputs, self._inputs())
         else:
             self.decide()
 
@@ -262,6 +270,7 @@ class Run:
         amounts = self.amounts()
         if amounts.frames is None:
             began, first = time.perf_counter(), self.simulation(FIRST_FRAMES)
+            self._refuse_hopeless()
             clock = _Clock(progress)
             first.run(clock)
             left = self.seconds("simulate") - (time.perf_counter() - began)
@@ -275,6 +284,15 @@ class Run:
                 )
             self.decide(frames=frames)
         self.simulation(self._decided("frames")).run(progress)
+
+    def _refuse_hopeless(self) -> None:
+        """Refuse a time that is far too short, before anything is simulated."""
+        shortest = self.simulation(FEWEST_FRAMES)
+        if shortest.seconds_per_step is not None:
+            left, needed = self.seconds("simulate"), shortest.steps * shortest.seconds_per_step
+            if needed > HOPELESS * left:
+                few = f"{100 * left / needed:.2g} % of the shortest one"
+                raise ValueError(self._too_short("simulation", few, self.hours * needed / left))
 
     def choice(self) -> MoleculeTraining:
         """The settings of the training."""
@@ -291,7 +309,7 @@ class Run:
             ready = prepare(self.data, self.choice())
             step = ready.seconds_per_step()
             with force_field(self.system) as energy:
-                rate = evaluations_per_second(energy, self.system)
+                rate = evaluations_per_second(energy, self.system.positions)
             enough = math.ceil(PASSES * ready.steps_in_a_pass)
             decided = self._training_plan(step, step + EVALUATIONS / rate, enough)
             if decided["steps"] < min(STEPS[0], enough):
@@ -326,7 +344,7 @@ class Run:
         """Draw as many samples as can be weighted in the time of this stage."""
         if self.amounts().samples is None:
             with force_field(self.system, evaluations=SAMPLES[0]) as energy:
-                rate = evaluations_per_second(energy, self.system)
+                rate = evaluations_per_second(energy, self.system.positions)
             fewest, most = SAMPLES
             self.decide(samples=max(fewest, min(most, int(self.seconds("sample") * rate / 1000) * 1000)))
         sample(self.model, out=self.samples, **self._drawing(), overwrite=True, progress=progress)
@@ -356,7 +374,7 @@ class Run:
             return 1
         one = self._chain_plan(1)
         with force_field(self.system) as energy:
-            rate = evaluations_per_second(energy, self.system)
+            rate = evaluations_per_second(energy, self.system.positions)
         row = self._chain_plan(2).evaluations - one.evaluations
         rows = int((self.seconds("exact") * rate - one.evaluations) / row)
         fewest, most = ROWS
@@ -498,19 +516,6 @@ class _Clock:
         return (last - first) / max(t1 - t0, 1e-9)
 
 
-def evaluations_per_second(energy: MolecularEnergy, system: MolecularSystem) -> float:
-    """The speed of an energy, measured; slow ones are asked for a few energies only."""
-    x = torch.from_numpy(system.positions)
-    rate = 1.0
-    for n in (1, 8, 512):
-        if n / rate > 1.0:
-            break
-        began = time.perf_counter()
-        energy.energy_and_force(x.expand(n, -1, -1))
-        rate = n / max(time.perf_counter() - began, 1e-9)
-    return rate
-
-
 def complete(job: Run, progress: Progress = silent, again: str | None = None) -> int:
     """Run all stages that are not done yet, and return their number.
 
@@ -528,6 +533,8 @@ def complete(job: Run, progress: Progress = silent, again: str | None = None) ->
     check_time("a run of these hours", 3600 * job.hours)
     if job.folder.exists() and not job.folder.is_dir():
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
+    if again is not None and again not in SHARES:
+        raise ValueError(f"the stage to do again must be one of {', '.join(SHARES)}, got {again!r}.")
     with only_writer(job.folder / "run"):
         job.claim()
         if again is not None:

@@ -1,4 +1,4 @@
-"""Which molecule the options stand for."""
+"""Which molecule its name and options stand for."""
 
 from importlib import resources
 from pathlib import Path
@@ -8,7 +8,9 @@ import pytest
 from openmm import app, unit
 from rdkit import Chem
 
-from knotflow.cli.molecule import load_molecule
+import knotflow as kf
+from knotflow.storage import trajectory
+from knotflow.workflows.molecule import load_molecule
 from tests.bare_molecules import bare
 from tests.molecules import peroxide
 from tests.molecules.test_chemical import embedded
@@ -113,3 +115,27 @@ def test_an_sdf_with_a_force_field_of_its_own(tmp_path: Path) -> None:
     found = load_molecule(str(path), force_field=[str(own)], solvent="vacuum")
     assert found.name == "chlorine"
     assert np.linalg.norm(found.positions[0] - found.positions[1]) == pytest.approx(0.199, abs=1e-3)
+
+
+def test_python_takes_what_the_command_takes(tmp_path: Path) -> None:
+    pytest.importorskip("tblite")
+    short = {"ns": 0.000002, "replicas": 1, "every": 0.001, "equilibration": 0.001, "workers": 1}
+    path = kf.simulate("O", tmp_path / "water.h5", energy="xtb", temperature=310, **short)
+    found = trajectory.open_info(path).system
+    assert (found.name, found.energy["kind"], found.temperature) == ("O", "xtb", 310)
+    again = kf.simulate(found, path, **short)
+    assert again == path
+    with pytest.raises(ValueError, match="O is a molecule with an energy already, so leave out energy"):
+        kf.simulate(found, path, energy="xtb", **short)
+    with pytest.raises(ValueError, match=r"no force field is known for mine\.sdf"):
+        kf.run("mine.sdf", out=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"must be one of simulate, train, .*, got 'trian'"):
+        kf.run("ala2", out=tmp_path / "run", again="trian")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_file_of_a_force_field_needs_no_list() -> None:
+    one, several = (
+        load_molecule(peptide="G", force_field=given) for given in ("amber03.xml", ["amber03.xml"])
+    )
+    assert one.xml == several.xml
