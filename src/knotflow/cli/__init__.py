@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from knotflow import __version__
+from knotflow import __version__, ranks
 from knotflow.cli import (
     check,
     dynamics,
@@ -72,7 +72,7 @@ def _options(
 def main() -> None:
     """Run the command line; user errors end in one sentence and exit status 2."""
     try:
-        app()
+        ranks.run(app)
     except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
         message = f"[bold red]Error:[/] {escape(str(error))}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
