@@ -132,6 +132,11 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if size() > 1 else 1
 
 
+def mine() -> slice:
+    """Where the share of this process is among rows that all ranks have."""
+    return slice(rank(), None, size())
+
+
 def share(items: Sequence[T], number: int, of: int) -> Sequence[T]:
     """The items of one rank: every ``of``-th, so that neighbours, which often cost the same, are spread."""
     return items[number::of]
@@ -144,7 +149,7 @@ def dealt(shares: Sequence[Sequence[T]]) -> list[T]:
 
 
 def piece_seed(seed: int, number: int) -> int:
-    """Seed of a piece of work, so that it does not matter who does it; the first piece has the seed itself."""
+    """Seed of a piece of work, so that it does not matter who does it; piece 0 has the seed itself."""
     if number == 0:
         return seed
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -305,7 +310,7 @@ class Team:
         return [results[number] for number in range(len(tasks))]
 
     def stream(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """The results of any number of tasks, in order; in memory are as many at a time as there are ranks."""
+        """The results of any number of tasks, in order; as many are in memory as there are ranks."""
         waiting = iter(tasks)
         while some := list(islice(waiting, self.size)):
             yield from self.map(some)
@@ -356,7 +361,7 @@ def spread(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     import torch.distributed as dist
 
     shares: list[Any] = [None] * size()
-    dist.all_gather_object(shares, [function(item) for item in share(items, rank(), size())])
+    dist.all_gather_object(shares, [function(item) for item in items[mine()]])
     return dealt(shares)
 
 

@@ -285,7 +285,9 @@ def observe_data(
             u = (frames.energies + shift) / system.kT
             if done == 0:
                 with clock("energies"):
-                    _check_energies(energy, torch.from_numpy(frames.positions[:COMPARED]).to(own), u[:COMPARED])
+                    _check_energies(
+                        energy, torch.from_numpy(frames.positions[:COMPARED]).to(own), u[:COMPARED]
+                    )
             yield _DataPiece(frames, u, measured[rows], kept[rows], done)
             done += len(frames)
 

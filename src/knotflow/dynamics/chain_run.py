@@ -191,9 +191,7 @@ class ExactRun:
             while not self.finished:
                 self._run_block(team, self.state, energy, report)
 
-    def _run_block(
-        self, team: Team, now: ChainState, energy: MolecularEnergy, progress: Progress
-    ) -> None:
+    def _run_block(self, team: Team, now: ChainState, energy: MolecularEnergy, progress: Progress) -> None:
         """Cycles of the burn-in, or rows, up to a save; they count once frames and state are on disk."""
         began, plan = time.perf_counter(), self.plan
         burning = self.cycles < plan.burn_in

@@ -55,7 +55,7 @@ class ChainState:
         parts = (part.tensor_split(len(self.random)) for part in (self.x, self.energy, self.log_prob))
         # Generators want memory of their own, and crash if they get a row of a table.
         random = [row.clone() for row in self.random]
-        return [ChainState(*own, self.cycles) for own in zip(*parts, random, strict=True)]
+        return [ChainState(x, u, p, r, self.cycles) for x, u, p, r in zip(*parts, random, strict=True)]
 
     @classmethod
     def of_groups(cls, groups: Sequence[ChainState]) -> ChainState:

@@ -68,7 +68,7 @@ class FrameEnergy(MolecularEnergy):
         fewest: int = 1,
         zero_kj: float = 0.0,
     ) -> None:
-        options = {"workers": workers, "few": few, "fewest": fewest, "zero_kj": zero_kj}
+        options: dict[str, Any] = {"workers": workers, "few": few, "fewest": fewest, "zero_kj": zero_kj}
         self.recipe = partial(FrameEnergy, system, name, target, setup, **options)
         self.n_atoms, self.temperature = system.n_atoms, system.temperature
         self.name, self.workers = name, workers

@@ -121,7 +121,7 @@ class Sampler:
         return x[:n], log_prob[:n]
 
     def _next_blocks(self, missing: int, then: int) -> range:
-        """Numbers of the next blocks: never more than are certainly needed, to draw as many on any machine."""
+        """Numbers of the next blocks, never more than are certainly needed: all machines draw as many."""
         enough = self._at_once * -(-missing // (self._at_once * BLOCK))
         first = self.drawn // BLOCK
         return range(first, first + min(enough, -(-(missing + then) // BLOCK)))

@@ -111,9 +111,11 @@ class Outcome:
 
 
 def task_pool(setup: tuple[EngineName, MolecularSystem, str, int | None]) -> WorkerPool:
-    """Target of a `knotflow.ranks.Team`: the worker processes of one rank; None: as many as suit the place."""
+    """Target of a `knotflow.ranks.Team`: the worker processes of a rank; None: as many as suit the place."""
     *engine, workers = setup
-    return WorkerPool("knotflow.simulation.tasks:task_worker", tuple(engine), workers or worker_count(setup[2]))
+    return WorkerPool(
+        "knotflow.simulation.tasks:task_worker", tuple(engine), workers or worker_count(setup[2])
+    )
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:

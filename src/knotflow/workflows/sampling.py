@@ -117,9 +117,7 @@ def sample(
         energies as field,
         Team("knotflow.workflows.sampling:drawer", (generator, seed, keep_mirrored, field)) as team,
     ):
-        sampler = Sampler(
-            generator, seed, keep_mirrored=keep_mirrored, draw=team.map, at_once=team.size
-        )
+        sampler = Sampler(generator, seed, keep_mirrored=keep_mirrored, draw=team.map, at_once=team.size)
         pieces = _pieces(sampler, n, batch, team, progress, weights=weights)
         if out is None:
             return Drawn(sampler, samples=_in_memory(list(pieces), generator, provenance()))
