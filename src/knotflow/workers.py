@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final, Self, cast
 
@@ -28,10 +29,9 @@ ATTEMPTS: Final = 3
 
 
 def usable_cores() -> int:
-    """Number of processor cores this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of processor cores this process may use: its share, if ``torchrun`` started several here."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 class WorkerError(RuntimeError):
@@ -117,7 +117,7 @@ class WorkerPool:
                     job.check_attempts(worker.stop(patience=1.0))
                     again.append(job)
                 else:
-                    yield job.index, _result(reply)
+                    yield job.index, unpacked(reply)
         finally:
             self._forget(busy)
             self._in_use.release()
@@ -229,7 +229,24 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENMM_CPU_THREADS": "1"}
 
 
-def _result(reply: bytes) -> Any:
+def packed(call: Callable[[], Any]) -> bytes:
+    """The pickle of (result, None) or, if the call fails, (None, error): an exception or a message."""
+    try:
+        return pickle.dumps((call(), None))
+    except Exception as error:
+        text = f"a task failed in a worker: {type(error).__name__}: {error}"
+        if isinstance(error, ValueError | OSError):
+            error.add_note(f"In the worker:\n{traceback.format_exc()}")
+            # Some exceptions cannot be pickled; others can, but not unpickled.
+            with suppress(Exception):
+                reply = pickle.dumps((None, error))
+                pickle.loads(reply)
+                return reply
+        return pickle.dumps((None, text))
+
+
+def unpacked(reply: bytes) -> Any:
+    """The result in a reply of `packed`, or its error, raised."""
     result, error = pickle.loads(reply)
     if error is not None:
         raise error if isinstance(error, Exception) else WorkerError(error)
@@ -265,7 +282,11 @@ def _main() -> None:
     # If the parent no longer waits for the reply, that is no error.
     with suppress(OSError):
         while True:
-            _send(replies, _reply(work, inbox.get()))
+            _send(replies, packed(partial(_do, work, inbox.get())))
+
+
+def _do(work: Callable[[Any], Any], message: bytes) -> Any:
+    return work(pickle.loads(message))
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -300,22 +321,6 @@ def _prepare(greeting: bytes) -> Callable[[Any], Any]:
         raise failure
 
     return fail
-
-
-def _reply(work: Callable[[Any], Any], message: bytes) -> bytes:
-    """The pickle of (result, None) or (None, error); the error is an exception or a message."""
-    try:
-        return pickle.dumps((work(pickle.loads(message)), None))
-    except Exception as error:
-        text = f"a task failed in a worker: {type(error).__name__}: {error}"
-        if isinstance(error, ValueError | OSError):
-            error.add_note(f"In the worker:\n{traceback.format_exc()}")
-            # Some exceptions cannot be pickled; others can, but not unpickled.
-            with suppress(Exception):
-                reply = pickle.dumps((None, error))
-                pickle.loads(reply)
-                return reply
-        return pickle.dumps((None, text))
 
 
 if __name__ == "__main__":

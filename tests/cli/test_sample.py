@@ -129,11 +129,11 @@ def test_existing_files(run, tmp_path: Path, model: BoltzmannGenerator) -> None:
 def test_ctrl_c_leaves_nothing(run, tmp_path: Path, model: BoltzmannGenerator, monkeypatch) -> None:
     honest, calls = Sampler.take, []
 
-    def interrupted(self: Sampler, n: int):
+    def interrupted(self: Sampler, n: int, **options):
         calls.append(n)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return honest(self, n)
+        return honest(self, n, **options)
 
     monkeypatch.setattr(Sampler, "take", interrupted)
     status, said = run("model.safetensors", "-n", "20", "--batch", "10", "--out", "a.xtc")

@@ -13,6 +13,7 @@ from knotflow.dynamics.masses import Masses
 from knotflow.energies import MolecularEnergy, OpenMMEnergy, TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules import MolecularSystem
+from knotflow.ranks import piece_seed
 from knotflow.training import Replay, replay
 from knotflow.training.molecules import load_data
 from knotflow.training.replay import (
@@ -177,8 +178,9 @@ def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: py
     assert fine.float().mean() > 0.3
     torch.testing.assert_close(rows.log_target[:n], log_target[:n].float(), rtol=0, atol=1e-3)
     torch.testing.assert_close(rows.log_target[n:][fine], log_target[n:][fine].float(), rtol=0, atol=1e-3)
-    random = torch.Generator().manual_seed(1 + own.offset)
-    drawn = {tuple(q) for q in generator.flow.sample(n, generator=random).tolist()}
+    seeds = [torch.Generator().manual_seed(piece_seed(1, number)) for number in range(5)]
+    pieces = [generator.flow.sample(70, generator=random)[: n - 70 * i] for i, random in enumerate(seeds)]
+    drawn = {tuple(q) for q in torch.cat(pieces).tolist()}
     assert all(tuple(q) in drawn for q in rows.x[n:].tolist()), "as drawn"
     different = {tuple(q) for q in rows.x[:n].tolist()}
     assert len(different) > 0.8 * n > len(different & drawn) > 0.3 * n

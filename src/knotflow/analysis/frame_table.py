@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from knotflow.molecules.conformation import ConformationAngle, conformation_angl
 from knotflow.molecules.coordinates import labels_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.ranks import OneByOne, Team, piece_seed
 from knotflow.resources import check_memory
 from knotflow.statistics.estimates import Estimate, Floats, Rows, blocks, spread
 from knotflow.storage import trajectory
@@ -71,7 +72,12 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[work] = self.seconds.get(work, 0.0) + time.perf_counter() - began
+            self.add({work: time.perf_counter() - began})
+
+    def add(self, seconds: Mapping[str, float], ranks: int = 1) -> None:
+        """Add times that so many processes have spent side by side."""
+        for work, spent in seconds.items():
+            self.seconds[work] = self.seconds.get(work, 0.0) + spent / ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,32 +273,29 @@ def observe_data(
         raise ValueError(f"{path} holds no frames yet; evaluate when it has some.")
     # Rows are chosen by their number among all selected rows, mirror images included.
     measured, kept, parts = np.arange(total) % _stride(total) == 0, _kept(total, generator.n_atoms), []
-    for found in _pieces(path, selected, piece_size(generator.n_atoms)):
-        progress("data: densities and forces", read, total)
-        frames, usable = intake(found)
-        rows = read + np.flatnonzero(usable)
-        read += len(found)
-        if not len(frames):
-            continue
-        x, u = torch.from_numpy(frames.positions).to(own), (frames.energies + shift) / system.kT
-        if done == 0:
-            with clock("energies"):
-                _check_energies(energy, x[:COMPARED], u[:COMPARED])
-        with clock("density of the data"):
-            q, log_prob, paper, held = _density(generator, x)
-        with clock("forces of the flow"):
-            force, _ = _flow_force(generator, x, held.cpu() & torch.from_numpy(measured[rows]))
-        parts.append(
-            _table(
-                generator, system, x, q, frames.forces / system.kT, force, kept[rows], done, angles,
-                log_prob=log_prob,
-                paper_log_prob=paper,
-                energy=u,
-                round_trip=np.full(len(x), np.nan),
-                replica=frames.replica,
-            )
-        )  # fmt: skip
-        done += len(x)
+
+    def pieces() -> Iterator[_DataPiece]:
+        nonlocal done, read
+        for found in _pieces(path, selected, piece_size(generator.n_atoms)):
+            progress("data: densities and forces", read, total)
+            frames, usable = intake(found)
+            rows = read + np.flatnonzero(usable)
+            read += len(found)
+            if not len(frames):
+                continue
+            u = (frames.energies + shift) / system.kT
+            if done == 0:
+                with clock("energies"):
+                    _check_energies(
+                        energy, torch.from_numpy(frames.positions[:COMPARED]).to(own), u[:COMPARED]
+                    )
+            yield _DataPiece(frames, u, measured[rows], kept[rows], done)
+            done += len(frames)
+
+    with Team("knotflow.analysis.frame_table:observer", (generator, None, angles)) as team:
+        for table, seconds in team.stream(pieces()):
+            parts.append(table)
+            clock.add(seconds, team.size)
     progress("data: densities and forces", total, total)
     intake.conclude()
     return _joined(parts)
@@ -314,32 +317,117 @@ def observe_samples(
     angles: Sequence[ConformationAngle] | None = None,
 ) -> FrameTable:
     """Draw samples and compute their table, with some angles or those of `conformation_angles`."""
-    system, own, clock = MolecularSystem.parse(generator.molecule), like(generator), clock or Clock()
+    system, clock = MolecularSystem.parse(generator.molecule), clock or Clock()
     angles = conformation_angles(system) if angles is None else angles
-    random = torch.Generator(own.device).manual_seed(seed)
-    size, kept, parts = piece_size(generator.n_atoms), _kept(n, generator.n_atoms), []
-    for done in range(0, n, size):
-        progress("samples: positions, energies and forces", done, n)
-        with clock("sampling"):
-            x, log_prob = generator.sample_and_log_prob(min(size, n - done), generator=random)
-            q, ladj = generator.internal(x)
-            paper = log_prob - ladj - generator.coordinates.paper_ladj(q)
-        with clock("energies"):
-            u, true = energy.energy_and_force(x)
-        with clock("forces of the flow"):
-            force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
-        parts.append(
-            _table(
-                generator, system, x, q, _array(true), force, kept[done : done + len(x)], done, angles,
-                log_prob=log_prob,
-                paper_log_prob=paper,
-                energy=u,
-                round_trip=again - _array(log_prob),
-                replica=np.zeros(len(x), dtype=np.int32),
-            )
-        )  # fmt: skip
-    progress("samples: positions, energies and forces", n, n)
+    size, kept, parts, done = piece_size(generator.n_atoms), _kept(n, generator.n_atoms), [], 0
+    pieces = [
+        _SamplePiece(piece_seed(seed, number), kept[first : first + size], first)
+        for number, first in enumerate(range(0, n, size))
+    ]
+    progress("samples: positions, energies and forces", 0, n)
+    with Team("knotflow.analysis.frame_table:observer", (generator, energy, angles)) as team:
+        for table, seconds in team.stream(pieces):
+            parts.append(table)
+            clock.add(seconds, team.size)
+            done += len(table)
+            progress("samples: positions, energies and forces", done, n)
     return _joined(parts)
+
+
+class _DataPiece(NamedTuple):
+    """Frames to observe."""
+
+    frames: trajectory.Frames
+    energy: Floats
+    """Reduced energies."""
+    measured: Bools
+    """Which of them enter the error of forces."""
+    kept: Bools
+    """Which structures are kept."""
+    first: int
+    """Row of the first frame in the whole table."""
+
+
+class _SamplePiece(NamedTuple):
+    """Samples to draw and observe."""
+
+    seed: int
+    kept: Bools
+    """Which structures are kept; its length is the number of samples."""
+    first: int
+
+
+Observed = tuple[FrameTable, dict[str, float]]
+"""The table of a piece, and the seconds that each kind of work took."""
+
+
+def observer(
+    setup: tuple[BoltzmannGenerator, MolecularEnergy | None, Sequence[ConformationAngle]],
+) -> OneByOne:
+    """Target of a `Team`: tables of pieces of data or, with an energy, of samples."""
+    generator, energy, angles = setup
+    system = MolecularSystem.parse(generator.molecule)
+
+    @torch.no_grad()
+    def work(piece: _DataPiece | _SamplePiece) -> Observed:
+        if isinstance(piece, _DataPiece):
+            return _observe_data(generator, system, angles, piece)
+        if energy is None:
+            raise ValueError("samples need an energy.")
+        return _observe_samples(generator, system, energy, angles, piece)
+
+    return OneByOne(work)
+
+
+def _observe_data(
+    generator: BoltzmannGenerator,
+    system: MolecularSystem,
+    angles: Sequence[ConformationAngle],
+    piece: _DataPiece,
+) -> Observed:
+    clock, frames = Clock(), piece.frames
+    x = torch.from_numpy(frames.positions).to(like(generator))
+    with clock("density of the data"):
+        q, log_prob, paper, held = _density(generator, x)
+    with clock("forces of the flow"):
+        force, _ = _flow_force(generator, x, held.cpu() & torch.from_numpy(piece.measured))
+    table = _table(
+        generator, system, x, q, frames.forces / system.kT, force, piece.kept, piece.first, angles,
+        log_prob=log_prob,
+        paper_log_prob=paper,
+        energy=piece.energy,
+        round_trip=np.full(len(x), np.nan),
+        replica=frames.replica,
+    )  # fmt: skip
+    return table, clock.seconds
+
+
+def _observe_samples(
+    generator: BoltzmannGenerator,
+    system: MolecularSystem,
+    energy: MolecularEnergy,
+    angles: Sequence[ConformationAngle],
+    piece: _SamplePiece,
+) -> Observed:
+    clock = Clock()
+    random = torch.Generator(like(generator).device).manual_seed(piece.seed)
+    with clock("sampling"):
+        x, log_prob = generator.sample_and_log_prob(len(piece.kept), generator=random)
+        q, ladj = generator.internal(x)
+        paper = log_prob - ladj - generator.coordinates.paper_ladj(q)
+    with clock("energies"):
+        u, true = energy.energy_and_force(x)
+    with clock("forces of the flow"):
+        force, again = _flow_force(generator, x, inside(generator.flow, q).cpu())
+    table = _table(
+        generator, system, x, q, _array(true), force, piece.kept, piece.first, angles,
+        log_prob=log_prob,
+        paper_log_prob=paper,
+        energy=u,
+        round_trip=again - _array(log_prob),
+        replica=np.zeros(len(x), dtype=np.int32),
+    )  # fmt: skip
+    return table, clock.seconds
 
 
 def _stride(n: int) -> int:

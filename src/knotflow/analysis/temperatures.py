@@ -29,6 +29,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.flow import like
 from knotflow.molecules.units import BOLTZMANN, thermal_energy
 from knotflow.progress import Progress, silent
+from knotflow.ranks import OneByOne, Team, piece_seed
 from knotflow.statistics import weights
 from knotflow.statistics.estimates import Estimate, Floats, Rows, bootstrap, spread
 
@@ -109,17 +110,33 @@ def _weighted(
     model: BoltzmannGenerator, energy: MolecularEnergy, n: int, seed: int, progress: Progress
 ) -> tuple[Floats, Floats]:
     """Potential energies in kJ/mol and log-weights of samples, (n,) each."""
-    random = torch.Generator(like(model).device).manual_seed(seed)
     size, parts, work = piece_size(model.n_atoms), [], f"samples at {model.temperature:g} K"
-    for done in range(0, n, size):
-        progress(work, done, n)
-        x, log_prob = model.sample_and_log_prob(min(size, n - done), generator=random)
-        columns = (energy.energy_and_force(x)[0], log_prob, model.chirality.matches(x))
-        parts.append([column.cpu().double().numpy() for column in columns])
-    progress(work, n, n)
+    pieces = [
+        (piece_seed(seed, number), min(size, n - first)) for number, first in enumerate(range(0, n, size))
+    ]
+    progress(work, 0, n)
+    with Team("knotflow.analysis.temperatures:weigher", (model, energy)) as team:
+        for part in team.stream(pieces):
+            parts.append(part)
+            progress(work, sum(len(u) for u, *_ in parts), n)
     u, log_p, handed = (np.concatenate(part) for part in zip(*parts, strict=True))
     energies = u * thermal_energy(energy.temperature)
     return energies, weights.log_weights(log_p, energies / thermal_energy(model.temperature), handed > 0)
+
+
+def weigher(setup: tuple[BoltzmannGenerator, MolecularEnergy]) -> OneByOne:
+    """Target of a `Team`: energies, log-densities and handedness of samples, by seed and number."""
+    model, energy = setup
+
+    @torch.no_grad()
+    def work(piece: tuple[int, int]) -> list[Floats]:
+        seed, n = piece
+        random = torch.Generator(like(model).device).manual_seed(seed)
+        x, log_prob = model.sample_and_log_prob(n, generator=random)
+        columns = (energy.energy_and_force(x)[0], log_prob, model.chirality.matches(x))
+        return [column.cpu().double().numpy() for column in columns]
+
+    return OneByOne(work)
 
 
 def _difference(z: LogZ, first: LogZ) -> Estimate:

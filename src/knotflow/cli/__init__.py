@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from knotflow import __version__
+from knotflow import __version__, ranks
 from knotflow.cli import (
     check,
     dynamics,
@@ -74,7 +74,7 @@ def main() -> None:
     """Run the command line; user errors end in one sentence and exit status 2."""
     with terminable():
         try:
-            app()
+            ranks.run(app)
         except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
             print_error(_sentence(error))
         except (MemoryError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from knotflow.config import Config
-from knotflow.dynamics.chains import NO_MOVES, ChainState, Moves, accepted_shares
+from knotflow.dynamics.chains import NO_MOVES, Chains, ChainState, Moves, accepted_shares
 from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies.energy import MolecularEnergy
 from knotflow.files import only_writer, remove_lock
@@ -22,6 +22,7 @@ from knotflow.flows.flow import dtype_name, like
 from knotflow.inputs import file_fingerprint, refuse_others
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.ranks import OneByOne, Team, piece_seed
 from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
@@ -29,6 +30,9 @@ from knotflow.tensor_files import read_tensors, write_tensors
 
 SAVE_SECONDS: Final = 20.0
 """Seconds between saves; an interrupted run repeats at most this much work."""
+TOGETHER: Final = 128
+"""Chains that move at once, at most. Such a group has random numbers of its own, so that any process can move
+it; smaller groups would take longer, as a flow has some work for each batch."""
 SAVE_FRAMES: Final = 50_000
 """Largest number of frames kept in memory before they are saved."""
 
@@ -40,7 +44,7 @@ class ExactPlan(Config):
     """
 
     chains: int = Field(256, ge=1)
-    """Number of chains; all of them move at once."""
+    """Number of chains; up to `TOGETHER` of them move at once."""
     rows: int = Field(40, ge=1)
     """States to keep of each chain."""
     burn_in: int = Field(100, ge=0)
@@ -178,22 +182,20 @@ class ExactRun:
             return
         plan, report = self.plan, progress or silent
         moves = plan.model_dump(include={"flow_moves", "hmc_moves", "md_steps", "time_step"})
-        sampler = FlowMonteCarlo(self.model, energy, **moves)
-        with only_writer(self.path):
+        setup = (self.model, energy, moves)
+        with only_writer(self.path), Team("knotflow.dynamics.chain_run:mover", setup) as team:
             if self.state is None:
                 began = time.perf_counter()
-                self.state = sampler.start(plan.chains, plan.seed)
+                self.state = ChainState.of_groups(team.map(self._starts()))
                 self.seconds = time.perf_counter() - began
                 self._save(self.state)
                 made = {"command": "exact", "plan": plan.fixed(), "source": self.source, "time": "cycles"}
                 trajectory.create(self.path, self.system, made)
             report("burning in" if self.cycles < plan.burn_in else "sampling", self.cycles, plan.cycles)
             while not self.finished:
-                self._run_block(sampler, self.state, energy, report)
+                self._run_block(team, self.state, energy, report)
 
-    def _run_block(
-        self, sampler: FlowMonteCarlo, now: ChainState, energy: MolecularEnergy, progress: Progress
-    ) -> None:
+    def _run_block(self, team: Team, now: ChainState, energy: MolecularEnergy, progress: Progress) -> None:
         """Cycles of the burn-in, or rows, up to a save; they count once frames and state are on disk."""
         began, plan = time.perf_counter(), self.plan
         burning = self.cycles < plan.burn_in
@@ -202,35 +204,44 @@ class ExactRun:
         )
         moves = NO_MOVES if burning else self.moves
         kept: list[Tensor] = []
-        due = False
+        rows, due = 0, False
         while int(now.cycles) < end and not due:
-            chains = sampler.run(now, cycles, every=cycles)
-            now, moves = chains.state, {kind: some + moves[kind] for kind, some in chains.moves.items()}
+            found: list[Chains] = team.map([(group, cycles) for group in now.groups()])
+            now = ChainState.of_groups([chains.state for chains in found])
+            for chains in found:
+                moves = {kind: some + moves[kind] for kind, some in chains.moves.items()}
             note = accepted_shares(moves)
             due = time.perf_counter() - began >= SAVE_SECONDS
             if not burning:
-                kept.append(chains.positions[0])
-                due = due or (len(kept) + 1) * plan.chains > SAVE_FRAMES
-                note = f"{(self.rows + len(kept)) * plan.chains:,} samples, {note}"
+                kept.extend(chains.positions[0] for chains in found)
+                rows += 1
+                due = due or (rows + 1) * plan.chains > SAVE_FRAMES
+                note = f"{(self.rows + rows) * plan.chains:,} samples, {note}"
             progress(doing, int(now.cycles), plan.cycles, note)
         if not burning:
-            trajectory.append(self.path, self._frames(kept, energy), at=self.samples)
-            self.moves, self.rows = moves, self.rows + len(kept)
+            trajectory.append(self.path, self._frames(kept, rows, energy), at=self.samples)
+            self.moves, self.rows = moves, self.rows + rows
         self.state = now
         self.seconds += time.perf_counter() - began
         self._save(now)
 
-    def _frames(self, kept: list[Tensor], energy: MolecularEnergy) -> Frames:
+    def _starts(self) -> list[tuple[int, int]]:
+        """Number of chains and seed of each group."""
+        chains = self.plan.chains
+        groups = np.array_split(np.arange(chains), -(-chains // TOGETHER))
+        return [(len(group), piece_seed(self.plan.seed, number)) for number, group in enumerate(groups)]
+
+    def _frames(self, kept: list[Tensor], rows: int, energy: MolecularEnergy) -> Frames:
         """Positions as frames of the file, row after row."""
         x = torch.cat(kept)
         u, force = energy.energy_and_force(x)
         kT, chains = self.system.kT, self.plan.chains
-        row = np.repeat(np.arange(self.rows, self.rows + len(kept)), chains)
+        row = np.repeat(np.arange(self.rows, self.rows + rows), chains)
         return Frames(
             x.cpu().numpy(),
             (force * kT).cpu().numpy(),
             u.double().cpu().numpy() * kT,
-            np.tile(np.arange(chains, dtype=np.int32), len(kept)),
+            np.tile(np.arange(chains, dtype=np.int32), rows),
             row,
             np.asarray((row + 1) * self.plan.every, dtype=np.float64),
         )
@@ -265,6 +276,20 @@ class ExactRun:
                 f"the state of the chains, {self.state_path}, is missing or damaged ({error}), so they "
                 "cannot be continued; the samples made so far are fine, choose another file for new ones."
             ) from None
+
+
+def mover(setup: tuple[BoltzmannGenerator, MolecularEnergy, dict[str, Any]]) -> OneByOne:
+    """Target of a `Team`: starts groups of chains, by number and seed, and moves them for some cycles."""
+    model, energy, moves = setup
+    sampler = FlowMonteCarlo(model, energy, **moves)
+
+    def work(task: tuple[Any, int]) -> ChainState | Chains:
+        group, number = task
+        if isinstance(group, ChainState):
+            return sampler.run(group, number, every=number)
+        return sampler.start(group, number)
+
+    return OneByOne(work)
 
 
 def open_run(path: str | Path, model: str | Path, plan: ExactPlan, *, double: bool = False) -> ExactRun:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -28,7 +29,7 @@ class ChainState:
     log_prob: Tensor
     r"""Log-densities of the flow, shape (chains,), float64; $-\infty$ outside its support."""
     random: Tensor
-    """State of the random generator."""
+    """State of the random generator; for chains in groups, a row for each group."""
     cycles: Tensor
     """Number of cycles done, a scalar."""
 
@@ -43,6 +44,25 @@ class ChainState:
             return cls.of(read_tensors(Path(path))[0], device)
         except TypeError as error:
             raise ValueError(f"{path} does not hold the state of chains, or is damaged: {error}") from None
+
+    def groups(self) -> list[ChainState]:
+        """The groups of chains, each with random numbers of its own; they are about equally large."""
+        if self.random.ndim == 1:
+            return [self]
+        parts = (part.tensor_split(len(self.random)) for part in (self.x, self.energy, self.log_prob))
+        # Generators want memory of their own, and crash if they get a row of a table.
+        random = [row.clone() for row in self.random]
+        return [ChainState(x, u, p, r, self.cycles) for x, u, p, r in zip(*parts, random, strict=True)]
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[ChainState]) -> ChainState:
+        """The inverse of `groups`."""
+        if len(groups) == 1:
+            return groups[0]
+        x, energy, log_prob = (
+            torch.cat([getattr(group, name) for group in groups]) for name in ("x", "energy", "log_prob")
+        )
+        return cls(x, energy, log_prob, torch.stack([g.random for g in groups]), groups[0].cycles)
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name, as stored in files."""

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, Self
+from collections.abc import Callable
+from typing import Any, Final, Self, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -64,6 +65,8 @@ class MolecularEnergy(ABC):
     n_atoms: int
     temperature: float
     """In K; sets $kT$."""
+    recipe: Callable[[], MolecularEnergy] | None = None
+    """Makes it again in another process; None: it is sent there as it is."""
     failure: str | None = None
     """Which frame has no energy, and why: the last on which a program failed."""
 
@@ -78,6 +81,9 @@ class MolecularEnergy(ABC):
     def force(self, x: Tensor) -> Tensor:
         """Reduced force in kT/nm, shape of ``x``; no graph is recorded."""
         return self.energy_and_force(x)[1]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return super().__reduce_ex__(protocol) if self.recipe is None else (self.recipe, ())
 
     def close(self) -> None:  # noqa: B027  (most have nothing to free)
         """Free what the energy holds, such as worker processes; it can be used again."""

@@ -6,6 +6,7 @@ import importlib
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class FrameEnergy(MolecularEnergy):
         fewest: int = 1,
         zero_kj: float = 0.0,
     ) -> None:
+        options: dict[str, Any] = {"workers": workers, "few": few, "fewest": fewest, "zero_kj": zero_kj}
+        self.recipe = partial(FrameEnergy, system, name, target, setup, **options)
         self.n_atoms, self.temperature = system.n_atoms, system.temperature
         self.name, self.workers = name, workers
         self._kT, self._zero_kj = system.kT, zero_kj

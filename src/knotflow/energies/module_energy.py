@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ class ModuleEnergy(MolecularEnergy):
     """
 
     def __init__(self, system: MolecularSystem) -> None:
+        self.recipe = partial(ModuleEnergy, system)
         settings = parse_settings(system.energy or {})
         if not isinstance(settings, ModuleSettings):
             raise ValueError(f"expected a molecule with the energy 'module', got {settings.kind!r}.")

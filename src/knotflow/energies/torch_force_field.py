@@ -79,6 +79,7 @@ class TorchForceField(MolecularEnergy):
     """
 
     def __init__(self, system: MolecularSystem, *, compiled: bool = True) -> None:
+        self.recipe = partial(TorchForceField, system, compiled=compiled)
         self.n_atoms = system.n_atoms
         self.temperature = system.temperature
         system.need_force_field()

@@ -93,7 +93,7 @@ class SplineKernel(NamedTuple):
         if torch.compiler.is_compiling():
             # torch.compile cannot trace our autograd functions inside torch.func.
             return bool(_ready) and not torch._C._are_functorch_transforms_active()
-        if not _ready:
+        if not prepare():  # a flow that was sent to this process has not loaded them yet
             tell_once()
             return False
         return bool(forward_ad._current_level < 0)

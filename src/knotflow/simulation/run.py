@@ -18,6 +18,7 @@ from knotflow.files import only_writer, remove_lock
 from knotflow.inputs import fingerprint, refuse_others, same
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.ranks import Team, team_size
 from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.simulation.engines import STEP, engine_of
 from knotflow.simulation.plan import EXCHANGE_STEPS, SimulationPlan, groups_per_task
@@ -26,7 +27,6 @@ from knotflow.simulation.tempering import Exchanges
 from knotflow.storage import trajectory
 from knotflow.storage.arrays import read_arrays, write_arrays
 from knotflow.storage.trajectory import Frames
-from knotflow.workers import WorkerPool
 
 log = logging.getLogger("knotflow")
 
@@ -218,7 +218,7 @@ class Simulation:
         """Rough duration of a step of one walker on this machine; None on a GPU, where nothing is known."""
         if self._place in (*GPU_PLATFORMS, "cuda"):
             return None
-        busy = min(self._workers or worker_count(self._place), len(self._shares()))
+        busy = min(team_size() * (self._workers or worker_count(self._place)), len(self._shares()))
         if self.system.energy is not None:
             return self._seconds_per_evaluation() / busy
         speed = busy * STEPS_PER_SECOND[self.plan.engine]
@@ -273,23 +273,19 @@ class Simulation:
             self.resumed = True
         if self.ladder_every and not self.ladder_path.exists():
             trajectory.create(self.ladder_path, self.system, self._provenance, ladder=True)
-        workers = self._workers or worker_count(place)
-        setup = (self.plan.engine, self.system, place)
+        setup = (self.plan.engine, self.system, place, self._workers)
         report = _Report(self, progress or silent)
         if self.plan.engine == "torch":
             report.progress("compiling the force field", self.steps_done, self.steps, "about a minute")
-        with (
-            only_writer(self.path),
-            WorkerPool("knotflow.simulation.tasks:task_worker", setup, workers) as pool,
-        ):
+        with only_writer(self.path), Team("knotflow.simulation.tasks:task_pool", setup) as team:
             warned = False
             while not self.finished:
-                self._run_block(pool, report)
+                self._run_block(team, report)
                 if not warned and (warning := self.state.exchanges.warning(self.ladder)):
                     log.warning(warning)
                     warned = True
 
-    def _run_block(self, pool: WorkerPool, report: _Report) -> None:
+    def _run_block(self, team: Team, report: _Report) -> None:
         """One block of all replicas; it is done when its frames and then the state are on disk."""
         phase, frames, interval, temperatures = self._block()
         hot = self._hot_frames(frames) if phase == "sampling" else range(0)
@@ -312,7 +308,7 @@ class Simulation:
         ]
         outcomes: dict[int, Outcome] = {}
         report.begin(phase)
-        for number, outcome in pool.imap_unordered(tasks, report):
+        for number, outcome in team.imap_unordered(tasks, report):
             outcomes[number] = outcome
             report.exchanges += outcome.exchanges
             report(number, outcome.temperatures.size * interval * len(self.ladder))

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.energies.openmm_contexts import worker_count
 from knotflow.molecules.system import MolecularSystem
 from knotflow.simulation.engines import Engine, EngineName, make_engine
 from knotflow.simulation.tempering import Exchanges, Ladder
-from knotflow.workers import report
+from knotflow.workers import WorkerPool, report
 
 REPORT_EVERY: Final = 1.0
 """Seconds between reports of a worker."""
@@ -107,6 +108,14 @@ class Outcome:
     temperatures: Floats
     """Kinetic temperatures in K of the frames at the lowest temperature, shape (groups, frames)."""
     exchanges: Exchanges
+
+
+def task_pool(setup: tuple[EngineName, MolecularSystem, str, int | None]) -> WorkerPool:
+    """Target of a `knotflow.ranks.Team`: the worker processes of a rank; None: as many as suit the place."""
+    *engine, workers = setup
+    return WorkerPool(
+        "knotflow.simulation.tasks:task_worker", tuple(engine), workers or worker_count(setup[2])
+    )
 
 
 def task_worker(setup: tuple[EngineName, MolecularSystem, str]) -> Callable[[Task], Outcome]:

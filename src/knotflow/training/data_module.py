@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader
 
+from knotflow import ranks
 from knotflow.training.config import TrainingConfig
 from knotflow.training.data import Batches, select
 from knotflow.training.objectives import Batch
@@ -64,8 +65,8 @@ class FlowData(pl.LightningDataModule):
             config.seed,
             first,
             min(first + config.checkpoint_every, config.steps),
-            rank=self.trainer.global_rank if self.trainer else 0,
-            world=self.trainer.world_size if self.trainer else 1,
+            rank=ranks.rank(),
+            world=ranks.size(),
             own=lambda: self.own(first),
             own_size=int(config.own_share * config.batch_size),
         )
@@ -74,5 +75,6 @@ class FlowData(pl.LightningDataModule):
         if self.validation is None:
             return []
         rows = torch.arange(len(self.validation.x)).split(max(self.config.batch_size, VALIDATION_PIECE))
+        mine = [select(self.validation, piece[ranks.mine()]) for piece in rows]
         # Lightning would take a plain list for several data sets.
-        return DataLoader([select(self.validation, piece) for piece in rows], batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knotflow.files import write_atomically
 from knotflow.log_file import as_text, read_log
+from knotflow.ranks import leads
 
 
 class CsvLog(Logger):
@@ -23,7 +24,8 @@ class CsvLog(Logger):
         super().__init__()
         self.path = path
         kept = [row for row in read_log(path) if row[0] <= resume_at] if resume_at else []
-        write_atomically(path, as_text(kept, header=True).encode())
+        if leads():
+            write_atomically(path, as_text(kept, header=True).encode())
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from knotflow import ranks
 from knotflow.compiled import Compiled
 from knotflow.flows import Flow
 from knotflow.training.config import TrainingConfig
@@ -118,29 +119,32 @@ class FlowModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         data: FlowData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.step = data.first_step + batch_idx
-        world, rank = self.trainer.world_size, self.trainer.global_rank
-        torch.manual_seed(step_seed(self.config.seed, self.step * world + rank))
+        torch.manual_seed(step_seed(self.config.seed, self.step))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.step) * self.guard.rate_factor
-        total, self.values = self.loss(self.flow, batch)
+        total, values = self.loss(self.flow, batch, self.mix.shares(batch))
         self.optimizer.zero_grad()
         self.manual_backward(total)
         norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), self.config.clip or math.inf)
-        # All processes must make the same decision.
-        shared = self.trainer.strategy.reduce(total.detach(), reduce_op="mean")
-        if self.guard.accepts(float(shared), float(norm)):
+        # Of the whole batch: all processes must make the same decision.
+        self.values = _of_all({"loss": total.detach(), **values})
+        loss = float(self.values.pop("loss"))
+        if self.guard.accepts(loss, float(norm)):
             self.optimizers().step()  # type: ignore[union-attr]
             if self.average is not None:
                 self.average.update_parameters(self.flow)
         else:
-            self._refuse(batch, float(shared))
+            self._refuse(batch, loss)
         if (self.step + 1) % self.config.log_every == 0:
             rate = torch.tensor(self.optimizer.param_groups[0]["lr"])
-            self._log({"loss": total.detach(), "gradient_norm": norm, "learning_rate": rate, **self.values})
+            self._log(
+                {"loss": torch.tensor(loss), "gradient_norm": norm, "learning_rate": rate, **self.values}
+            )
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        for name, value in self.mix.values(self.model, batch).items():
-            self.log(f"validation_{name}", value, on_epoch=True, batch_size=len(batch.x), logger=False)
+        n = int(ranks.total(torch.tensor(len(batch.x))))
+        for name, value in _of_all(self.mix.values(self.model, batch, self.mix.shares(batch))).items():
+            self.log(f"validation_{name}", value, on_epoch=True, batch_size=n, logger=False)
 
     def on_validation_epoch_end(self) -> None:
         found = {k: v for k, v in self.trainer.callback_metrics.items() if k.startswith("validation_")}
@@ -194,6 +198,14 @@ class FlowModule(pl.LightningModule):
         plain = {name: float(value) for name, value in values.items()}
         for logger in self.loggers:
             logger.log_metrics(plain, step=self.step + 1)
+
+
+def _of_all(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Values of the whole batch, given those of each process's share (`Mix.shares`)."""
+    if ranks.size() == 1:
+        return values
+    means = ranks.total(torch.stack(list(values.values()))) / ranks.size()
+    return dict(zip(values, means, strict=True))
 
 
 def _moving_average(decay: float) -> Any:

@@ -28,6 +28,7 @@ from knotflow.geometry import InternalCoordinates
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.progress import Progress, silent
+from knotflow.ranks import agreed, leads, together
 from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
@@ -290,6 +291,18 @@ def train_generator(
     choice = MoleculeTraining() if choice is None else choice
     if choice.refine and energy is None:
         raise ValueError("refine needs an energy: give energy=..., or set it to False.")
+    with together("knotflow.training.molecules:train_generator", data, folder, choice, energy=energy):
+        return _trained(data, folder, choice, energy, progress)
+
+
+def _trained(
+    data: str | Path,
+    folder: str | Path,
+    choice: MoleculeTraining,
+    energy: Callable[[MolecularSystem], MolecularEnergy] | None,
+    progress: Progress | None,
+) -> BoltzmannGenerator:
+    """The generator, trained and refined; all ranks do this together."""
     ready = prepare(data, choice, progress or silent)
     field = None if energy is None else energy(ready.system)
     generator, folder = ready.generator, Path(folder)
@@ -305,8 +318,9 @@ def train_generator(
         notes={**generator.notes(), "split": ready.split, "choice": choice.plain()},
         progress=progress,
     )
-    write_json(folder / "split.json", ready.split)
-    if "refinement" in notes_of(folder / MODEL):
+    if leads():
+        write_json(folder / "split.json", ready.split)
+    if agreed(leads() and "refinement" in notes_of(folder / MODEL)):
         return BoltzmannGenerator(generator.coordinates, flow, generator.molecule)
     trained = BoltzmannGenerator(generator.coordinates, flow, generator.molecule, generator.temperatures)
     refined = choice.preset == "best" if choice.refine is None else choice.refine
@@ -322,9 +336,11 @@ def _refined(
 ) -> BoltzmannGenerator:
     """The generator at the target temperature, refined; its model file replaces that of the training."""
     model, system = folder / MODEL, ready.system
-    found, train, validation = notes_of(model), ready.train, ready.validation
+    found = agreed(notes_of(model) if leads() else {})
+    train, validation = ready.train, ready.validation
     if trained.temperatures is not None:
-        trained.save(folder / "temperatures.safetensors", **found)
+        if leads():
+            trained.save(folder / "temperatures.safetensors", **found)
         trained = trained.at(system.temperature)
         train, validation = map(_at_lowest, (train, validation))
     flow, cycles = refine(
@@ -344,7 +360,8 @@ def _refined(
     seconds = found["seconds"] + sum(cycle["seconds"] for cycle in cycles)
     kept = {key: value for key, value in found.items() if key != "temperatures"}
     more = {"choice": ready.choice.plain(), "refinement": cycles, "seconds": seconds}
-    refined.save(model, **{**kept, **more})
+    if leads():
+        refined.save(model, **{**kept, **more})
     return refined
 
 

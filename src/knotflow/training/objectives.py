@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from knotflow import ranks
 from knotflow.flows import Flow
 from knotflow.training.config import LossConfig
 from knotflow.transforms.base import check_count
@@ -55,6 +56,10 @@ class Term(ABC):
     def __call__(self, view: View) -> Tensor:
         """Value of the term, differentiable with respect to the weights of the flow."""
 
+    def count(self, batch: Batch) -> Tensor:
+        """The number of points over which the term is a mean."""
+        return batch.x.new_tensor(float(len(batch.x)))
+
 
 class NLL(Term):
     r"""Negative log-likelihood $-\frac1n \sum_i w_i \log p(x_i)$, over the $n$ points with $w_i > 0$."""
@@ -64,7 +69,10 @@ class NLL(Term):
     def __call__(self, view: View) -> Tensor:
         weight = view.batch.weight
         log_prob = _given(view.log_prob)
-        return -log_prob.mean() if weight is None else -(weight * log_prob).sum() / _positive(weight).sum()
+        return -log_prob.mean() if weight is None else -(weight * log_prob).sum() / _n_positive(weight)
+
+    def count(self, batch: Batch) -> Tensor:
+        return super().count(batch) if batch.weight is None else _n_positive(batch.weight)
 
 
 class ForceMatching(Term):
@@ -93,7 +101,10 @@ class ForceMatching(Term):
         if view.batch.weight is None:
             return square.mean()
         counts = _positive(view.batch.weight)
-        return (counts * square.flatten(1).mean(-1)).sum() / counts.sum()
+        return (counts * square.flatten(1).mean(-1)).sum() / _n_positive(view.batch.weight)
+
+    def count(self, batch: Batch) -> Tensor:
+        return super().count(batch) if batch.weight is None else _n_positive(batch.weight)
 
 
 class EnergyMatching(Term):
@@ -123,7 +134,7 @@ class EnergyMatching(Term):
         if batch.weight is not None:
             # Points of weight 0 are left out: NaN is no part of the median.
             centre = torch.where(batch.weight > 0, centre, torch.nan)
-        return _huber(error - centre.nanmedian(), self.limit).mean()
+        return _huber(error - ranks.gathered(centre).nanmedian(), self.limit).mean()
 
 
 class ReverseKL(Term):
@@ -141,10 +152,18 @@ class ReverseKL(Term):
     def __call__(self, view: View) -> Tensor:
         flow, context = view.flow, view.batch.context
         if context is not None:
-            context = context[torch.randint(len(context), (self.samples,), device=context.device)]
-        z = flow.sample_base(self.samples)
+            rows = torch.randint(len(context), (self.samples,), device=context.device)
+            context = context[rows[ranks.mine()]]
+        z = flow.sample_base(self.samples)[ranks.mine()]
         x, ladj = flow.inverse(z, context)
         return (flow.base_log_prob(z) - ladj + self.energy(x)).mean()
+
+    def count(self, batch: Batch) -> Tensor:
+        return batch.x.new_tensor(float(len(range(self.samples)[ranks.mine()])))
+
+
+Shares = dict[str, Tensor]
+"""A factor for each term."""
 
 
 class Mix:
@@ -169,18 +188,34 @@ class Mix:
         self.needs_force = any(term.needs_force for term in parts)
         self.needs_target = any(term.needs_target for term in parts)
 
-    def __call__(self, flow: Flow, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        values = self._evaluate(flow, batch, list(self.terms))
+    def __call__(
+        self, flow: Flow, batch: Batch, shares: Shares | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        values = self._evaluate(flow, batch, list(self.terms), shares)
         total = torch.stack([weight * values[name] for name, (weight, _) in self.terms.items()]).sum()
         return total, {name: value.detach() for name, value in values.items()}
 
     @torch.no_grad()
-    def values(self, flow: Flow, batch: Batch) -> dict[str, Tensor]:
+    def values(self, flow: Flow, batch: Batch, shares: Shares | None = None) -> dict[str, Tensor]:
         """The terms that depend on data, without derivatives, for validation."""
         of_data = [name for name, (_, term) in self.terms.items() if term.needs_log_prob or term.needs_score]
-        return self._evaluate(flow, batch, of_data)
+        return self._evaluate(flow, batch, of_data, shares)
 
-    def _evaluate(self, flow: Flow, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
+    def shares(self, batch: Batch) -> Shares | None:
+        """Factors for the terms of this process's share of a batch; None if it is the whole batch.
+
+        With them, the mean of a term over all processes is the term of the whole batch: a mean over $n$ of
+        $N$ points, times $n/N$ and the number of processes.
+        """
+        if ranks.size() == 1:
+            return None
+        counts = torch.stack([term.count(batch) for _, term in self.terms.values()])
+        parts = counts * ranks.size() / ranks.total(counts).clamp(min=1)
+        return dict(zip(self.terms, parts, strict=True))
+
+    def _evaluate(
+        self, flow: Flow, batch: Batch, names: Sequence[str], shares: Shares | None
+    ) -> dict[str, Tensor]:
         """Some of the terms; log-density and score are computed once for all of them."""
         log_prob = score = None
         if self.needs_score:
@@ -188,7 +223,8 @@ class Mix:
         elif self.needs_log_prob:
             log_prob = flow.log_prob(batch.x, batch.context)
         view = View(flow, batch, log_prob, score)
-        return {name: self.terms[name][1](view) for name in names}
+        values = {name: self.terms[name][1](view) for name in names}
+        return values if shares is None else {name: values[name] * shares[name] for name in names}
 
 
 def make_loss(
@@ -215,6 +251,11 @@ def _huber(error: Tensor, limit: float) -> Tensor:
 def _positive(weight: Tensor) -> Tensor:
     """1 for each point of positive weight, else 0."""
     return (weight > 0).to(weight.dtype)
+
+
+def _n_positive(weight: Tensor) -> Tensor:
+    """The number of points of positive weight, at least 1."""
+    return _positive(weight).sum().clamp(min=1)
 
 
 def _given(value: Tensor | None) -> Tensor:

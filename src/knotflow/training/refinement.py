@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor
 
 from knotflow.dynamics.masses import Masses
 from knotflow.files import read_json, write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
 from knotflow.progress import Progress, silent
+from knotflow.ranks import agreed, leads
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.objectives import Batch, Metric
@@ -121,14 +121,15 @@ def refine(
         )
         replay.offset += length
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
-        seconds = notes(cycle / MODEL)["seconds"]
+        seconds = agreed(notes(cycle / MODEL)["seconds"] if leads() else 0.0)
         history.append({"steps": length, "seconds": seconds, **found})
         lost, was = (-math.log(max(figures["ess"], 1e-12)) for figures in (found, before))
         if found["ess"] >= before["ess"]:
             best, before = flow, found
         if lost > (1 - GAIN) * was:
             break
-    replay.clear()
+    if leads():
+        replay.clear()
     return best, history
 
 
@@ -155,25 +156,25 @@ def _with_target(replay: Replay, data: Batch, name: str) -> Batch:
     that for other data.
     """
     path = replay.folder / f"{name}.rows"
-    if not path.exists():
+    if not agreed(path.exists()):
         score, log_target = replay.judged(data.x)
         fine = log_target.isfinite()
         ones = torch.ones_like(data.x[:, 0])
         rows = Batch(data.x[fine], score[fine], None, log_target[fine].to(data.x), ones[fine])
-        write_checkpoint(path, {"rows": tuple(rows)})
-    return Batch(*read_checkpoint(path)["rows"])
+        if leads():
+            write_checkpoint(path, {"rows": tuple(rows)})
+    return Batch(*agreed(read_checkpoint(path)["rows"] if leads() else ()))
 
 
 def _measured(replay: Replay, flow: Flow, path: Path, seed: int) -> dict[str, float]:
     """Figures of fresh samples, measured once."""
-    if path.exists():
-        found: dict[str, float] = read_json(path, "ess")
+    found: dict[str, float] | None = agreed(read_json(path, "ess") if leads() and path.exists() else None)
+    if found is not None:
         return found
-    random = torch.Generator(device=next(flow.parameters()).device).manual_seed(2**40 + seed)
-    q, log_prob = flow.sample_and_log_prob(replay.n, generator=random)
-    log_w: Tensor = replay.judged(q)[1] - log_prob.double()
-    figures = replay.figures(q, log_w.cpu().numpy())
-    write_json(path, figures)
+    q, log_prob, _, log_target = replay.drawn(flow, 2**40 + seed)
+    figures = replay.figures(q, (log_target - log_prob.double()).cpu().numpy())
+    if leads():
+        write_json(path, figures)
     return figures
 
 

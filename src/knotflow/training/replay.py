@@ -30,6 +30,7 @@ from torch import Tensor
 from knotflow.dynamics.hybrid import HybridMove
 from knotflow.dynamics.masses import Masses
 from knotflow.flows import Flow
+from knotflow.ranks import agreed, leads, piece_seed, spread
 from knotflow.statistics import weights
 from knotflow.statistics.wells import well_edges, well_numbers
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
@@ -142,15 +143,20 @@ class Replay:
         """Draw the rows of a round, or read them if they were drawn before; add those of earlier rounds."""
         number = self.offset + first
         path = self._file(number)
-        if not path.exists():
+        if not agreed(path.exists()):
             rows, figures = self.round(flow, seed + self.offset)  # later trainings draw other points
-            write_checkpoint(path, {"rows": tuple(rows), "figures": figures})
+            if leads():
+                write_checkpoint(path, {"rows": tuple(rows), "figures": figures})
+        device = str(next(flow.parameters()).device)
+        kept = agreed(self._kept(path, device) if leads() else [])
+        return Pool(joined(*(Batch(*one["rows"]) for one in kept)), kept[-1]["figures"])
+
+    def _kept(self, path: Path, device: str) -> list[dict[str, Any]]:
+        """The last rounds up to the one in a file; older ones are removed."""
         found = sorted(other for other in self.folder.glob("round-*.rows") if other <= path)
         for old in found[:-KEPT]:
-            old.unlink(missing_ok=True)  # another process may have been faster
-        device = str(next(flow.parameters()).device)
-        kept = [read_checkpoint(file, device) for file in found[-KEPT:]]
-        return Pool(joined(*(Batch(*one["rows"]) for one in kept)), kept[-1]["figures"])
+            old.unlink()
+        return [read_checkpoint(file, device) for file in found[-KEPT:]]
 
     def clear(self) -> None:
         """Remove the rows of all rounds."""
@@ -158,9 +164,8 @@ class Replay:
 
     def round(self, flow: Flow, seed: int) -> tuple[Batch, dict[str, float]]:
         """The rows of one round, and its figures."""
-        random = torch.Generator(device=next(flow.parameters()).device).manual_seed(seed)
-        q, log_prob = flow.sample_and_log_prob(self.n, generator=random)
-        score, log_target = self.judged(q)
+        q, log_prob, score, log_target = self.drawn(flow, seed)
+        random = torch.Generator(device=q.device).manual_seed(piece_seed(seed, self.n))
         log_w = (log_target - log_prob.double()).cpu().numpy()
         figures = self.figures(q, log_w)
         log_z = weights.log_mean_exp(log_w)
@@ -179,9 +184,22 @@ class Replay:
             return drawn, figures
         return joined(self._resampled(q, score, log_target, weight, boost, random), drawn), figures
 
+    def drawn(self, flow: Flow, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Points of a flow and their log-densities, and what `judged` says; each piece has its own seed."""
+        device = next(flow.parameters()).device
+
+        def draw(number: int) -> tuple[Tensor, ...]:
+            random = torch.Generator(device=device).manual_seed(piece_seed(seed, number))
+            q, log_prob = flow.sample_and_log_prob(min(PIECE, self.n - number * PIECE), generator=random)
+            return q, log_prob, *self._judged(q)
+
+        parts = spread(draw, range(-(-self.n // PIECE)))
+        q, log_prob, score, log_target = (torch.cat(part) for part in zip(*parts, strict=True))
+        return q, log_prob, score, log_target
+
     def judged(self, q: Tensor) -> tuple[Tensor, Tensor]:
         r"""Scores (n, d), in the dtype of the points, and $\log \pi$ (n,) in float64, of points (n, d)."""
-        parts = [self._judged(part) for part in q.split(PIECE)]
+        parts = spread(self._judged, q.split(PIECE))
         score, log_target = (torch.cat(part) for part in zip(*parts, strict=True))
         return score, log_target
 
@@ -241,14 +259,18 @@ class Replay:
 
     def _moved(self, q: Tensor, random: torch.Generator) -> Tensor:
         """Points after a trajectory of hybrid Monte Carlo, if it is accepted."""
-        parts = []
-        for part in q.split(PIECE):
+        seed = int(torch.randint(2**62, (), generator=random, device=random.device))
+
+        def move(piece: tuple[int, Tensor]) -> Tensor:
+            number, part = piece
+            own = torch.Generator(device=q.device).manual_seed(piece_seed(seed, number))
             x = self.generator.coordinates.inverse(part.double())[0]
-            end, _, gain = self.move.propose(x, random)
-            chance = torch.rand(len(x), generator=random, device=x.device, dtype=torch.float64)
+            end, _, gain = self.move.propose(x, own)
+            chance = torch.rand(len(x), generator=own, device=x.device, dtype=torch.float64)
             x = torch.where((chance.log() < gain)[:, None, None], end, x)
-            parts.append(self.generator.internal(x)[0].to(q))
-        return torch.cat(parts)
+            return self.generator.internal(x)[0].to(q)
+
+        return torch.cat(spread(move, list(enumerate(q.split(PIECE)))))
 
     def _file(self, number: int) -> Path:
         return self.folder / f"round-{number:08d}.rows"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import signal
 import time
 import warnings
@@ -21,6 +20,7 @@ from knotflow.files import only_writer, read_json, remove_lock, write_json
 from knotflow.flows import Flow, FlowConfig, load, save
 from knotflow.inputs import refuse_others
 from knotflow.progress import Progress, silent
+from knotflow.ranks import agreed, leads, local_size, size
 from knotflow.sentences import one_line
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
@@ -92,6 +92,12 @@ def fit(
     if config.own_share and own is None:
         raise ValueError("own_share needs a function that draws samples: give own=..., or set it to 0.")
     train = _checked("training", flow, train, mix, config.batch_size)
+    own_size = int(config.own_share * config.batch_size)
+    if max(own_size, config.batch_size - own_size) < size():
+        raise ValueError(
+            f"each of {size()} processes needs a point of every batch, got batches of {config.batch_size}; "
+            "raise the batch size, or start fewer processes."
+        )
     if validation is not None:
         validation = _checked("validation", flow, validation, mix, 1)
     if flow.config is None:
@@ -99,22 +105,23 @@ def fit(
             "only a flow built from a configuration can be trained in a folder; use Flow.on or FlowConfig."
         )
     made = {"training": config.plain(), "data": fingerprint(train)}
-    _claim(folder, {"flow": flow.config.plain(), **made})
     model, progress = folder / MODEL, progress or silent
     initial, last = folder / "initial.safetensors", folder / "last.ckpt"
-    if model.exists():
-        remove_lock(model)
-        initial.unlink(missing_ok=True)
-        return load(model)
+    # Files are read and written by rank 0 alone, which tells the others what it found.
+    if leads():
+        _claim(folder, {"flow": flow.config.plain(), **made})
+    found = agreed(load(model) if leads() and model.exists() else None)
+    if found is not None:
+        if leads():
+            remove_lock(model)
+            initial.unlink(missing_ok=True)
+        return found
 
-    checkpoint = read_checkpoint(last) if last.exists() else None
-    if checkpoint is None and initial.exists():
-        flow.load_state_dict(load(initial).state_dict())
-    elif checkpoint is None:
-        fit_marginals(
-            flow, train.x, config.marginals, context=train.context, seed=config.seed, progress=progress
-        )
-        save(flow, initial)
+    checkpoint = agreed(read_checkpoint(last) if leads() and last.exists() else None)
+    if checkpoint is None:
+        if leads():
+            _begin(flow, train, config, initial, progress)
+        flow.load_state_dict(agreed(flow.state_dict()))
     module = FlowModule(flow, mix, config, monitor, own)
     done = 0
     if checkpoint is not None:
@@ -132,9 +139,21 @@ def fit(
             # Advice on data loaders and devices that does not apply here.
             warnings.filterwarnings("ignore", module="lightning")
             _trainer(folder, callbacks, data).fit(module, datamodule=data)
-    save(module.model, model, **{**(notes or {}), **made, "seconds": module.seconds})
-    initial.unlink(missing_ok=True)
-    return load(model)
+    if leads():
+        save(module.model, model, **{**(notes or {}), **made, "seconds": module.seconds})
+        initial.unlink(missing_ok=True)
+    return agreed(load(model) if leads() else module.model)
+
+
+def _begin(flow: Flow, train: Batch, config: TrainingConfig, initial: Path, progress: Progress) -> None:
+    """Bring a flow to where the training proper begins; what that is, is kept in a file."""
+    if initial.exists():
+        flow.load_state_dict(load(initial).state_dict())
+    else:
+        fit_marginals(
+            flow, train.x, config.marginals, context=train.context, seed=config.seed, progress=progress
+        )
+        save(flow, initial)
 
 
 def fingerprint(data: Batch) -> str:
@@ -168,7 +187,7 @@ class _SaveBlocks(pl.Callback):
 
 def _alone(model: Path) -> contextlib.AbstractContextManager[None]:
     """Keep other trainings out of the folder; the processes of one training have one lock together."""
-    return contextlib.nullcontext() if int(os.environ.get("RANK", 0)) else only_writer(model)
+    return only_writer(model) if leads() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -196,7 +215,11 @@ def _trainer(folder: Path, callbacks: list[pl.Callback], data: FlowData) -> pl.T
         # purge_step hides rows that an interrupted run logged after its last checkpoint.
         loggers.append(TensorBoardLogger(folder, name="tensorboard", version="", purge_step=resume_at))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    # Every rank is a process that torchrun has started; without it, one process trains on one device.
+    several: dict[str, Any] = {"strategy": "ddp", "num_nodes": size() // local_size()} if size() > 1 else {}
     return pl.Trainer(
+        devices=local_size(),
+        **several,
         max_epochs=data.blocks_left,
         reload_dataloaders_every_n_epochs=1,
         logger=loggers,

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
-from knotflow.flows.sampling import Sampler
+from knotflow.flows.sampling import Block, Sampler, draw_block
 from knotflow.flows.temperature import SAME
 from knotflow.inputs import file_fingerprint
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.ranks import OneByOne, Team
 from knotflow.resources import check_disk, check_memory, check_time
 from knotflow.statistics.weights import RunningShare
 from knotflow.storage.samples import Samples, SampleWriter, check_free, read_samples
@@ -89,7 +90,7 @@ def sample(
     generator = BoltzmannGenerator.load(path)
     if temperature is not None:
         generator = generator.at(temperature)
-    sampler = Sampler(generator.double() if float64 else generator, seed, keep_mirrored=keep_mirrored)
+    generator = generator.double() if float64 else generator
     _check_affordable(n, generator.n_atoms, out, weights=weights, batch=batch)
     inputs = sample_inputs(
         path,
@@ -114,8 +115,12 @@ def sample(
     if weights:
         system = MolecularSystem.parse(generator.molecule)
         energies = energy_of(system, energy, evaluations=n, workers=workers)
-    with energies as field:
-        pieces = _pieces(sampler, n, batch, field, progress)
+    with (
+        energies as field,
+        Team("knotflow.workflows.sampling:drawer", (generator, seed, keep_mirrored, field)) as team,
+    ):
+        sampler = Sampler(generator, seed, keep_mirrored=keep_mirrored, draw=team.map, at_once=team.size)
+        pieces = _pieces(sampler, n, batch, team, progress, weights=weights)
         if out is None:
             return Drawn(sampler, samples=_in_memory(list(pieces), generator, provenance()))
         with SampleWriter(out, generator.molecule, weights=weights, overwrite=overwrite) as writer:
@@ -166,15 +171,30 @@ def noted_samples(file: Path) -> dict[str, Any] | None:
         return None
 
 
+def drawer(setup: tuple[BoltzmannGenerator, int, bool, MolecularEnergy | None]) -> OneByOne:
+    """Target of a `Team`: blocks of samples by their numbers, and the energies of positions."""
+    generator, seed, keep_mirrored, energy = setup
+
+    def work(task: int | Tensor) -> Block | Tensor:
+        if isinstance(task, int):
+            return draw_block(generator, seed, task, keep_mirrored=keep_mirrored)
+        if energy is None:
+            raise ValueError("weights need an energy.")
+        # Energies in double precision: single precision would cost digits of the weights.
+        return energy.energy_and_force(task.double())[0]
+
+    return OneByOne(work)
+
+
 def _pieces(
-    sampler: Sampler, n: int, batch: int, energy: MolecularEnergy | None, progress: Progress
+    sampler: Sampler, n: int, batch: int, team: Team, progress: Progress, *, weights: bool
 ) -> Iterator[Piece]:
     progress("sampling", 0, n)
     began = time.perf_counter()
     for start in range(0, n, batch):
-        x, log_prob = sampler.take(min(batch, n - start))
-        # Energies in double precision: single precision would cost digits of the weights.
-        yield x, log_prob, None if energy is None else energy.energy_and_force(x.double())[0]
+        size = min(batch, n - start)
+        x, log_prob = sampler.take(size, then=n - start - size)
+        yield x, log_prob, torch.cat(team.map(x.chunk(team.size))) if weights else None
         done = start + len(x)
         progress("sampling", done, n, f"{done / (time.perf_counter() - began):,.0f} per second")
 
