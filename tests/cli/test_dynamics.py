@@ -1,6 +1,5 @@
 """``knotflow dynamics`` and ``knotflow reproduce dynamics`` as a user runs them; drift in ``evaluate``."""
 
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from knotflow.cli.progress import Display
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, run
 from knotflow.energies import TorchForceField
 from knotflow.energies.torch_force_field import frames_at_once
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.inputs import file_fingerprint
 from knotflow.storage import trajectory
@@ -137,7 +137,7 @@ def test_broken_molecules_are_counted(moved, made: Path, tmp_path: Path) -> None
     arguments = (*SHORT[:-6], "--equilibration", "0", "--production", "0.1", "--every", "4", "--out", "out")
     status, said = moved("boxed.safetensors", str(made / "chain.h5"), *arguments)
     assert status == 0 and "│ broken │ 3 │" in said and "outside of the support (3)" in said, said
-    assert json.loads(Path("out/drift.json").read_text())["slope"] is None
+    assert read_json(Path("out/drift.json"))["slope"] is None
 
 
 def test_bad_input_is_explained_and_writes_nothing(moved, made: Path, tmp_path: Path, monkeypatch) -> None:
@@ -193,23 +193,23 @@ def test_the_drift_is_part_of_an_evaluation(run_here, moved, made: Path, tmp_pat
     bent_chain_generator().save(model)
     arguments = ("evaluate", "m", data, "--samples", "100")
     assert run_here(*arguments)[0] == 0
-    assert "dynamics" not in json.loads(Path("m/metrics.json").read_text())
+    assert "dynamics" not in read_json(Path("m/metrics.json"))
     run_protocol = command.run_protocol
     monkeypatch.setattr(
         command, "run_protocol", lambda *a, **k: run_protocol(*a[:3], CONFIG, **k)  # the paper's takes long
     )  # fmt: skip
     status, said = run_here(*arguments, "--dynamics")
     assert status == 0 and "chain on its flow" in said and "slope of the total energy" in said, said
-    found = json.loads(Path("m/metrics.json").read_text())
-    assert found["dynamics"] == json.loads(Path("m/dynamics/drift.json").read_text())
+    found = read_json(Path("m/metrics.json"))
+    assert found["dynamics"] == read_json(Path("m/dynamics/drift.json"))
     monkeypatch.setattr(command, "run_protocol", None)
     status, said = run_here(*arguments, "--dynamics")
-    again = json.loads(Path("m/metrics.json").read_text())
+    again = read_json(Path("m/metrics.json"))
     assert status == 0 and again["dynamics"] == found["dynamics"]
     bent_chain_generator(0.2).save(model)
     status, said = run_here(*arguments)
     assert status == 0 and "m/dynamics is about another model, so it is left out." in said
-    assert "dynamics" not in json.loads(Path("m/metrics.json").read_text())
+    assert "dynamics" not in read_json(Path("m/metrics.json"))
 
 
 def test_figure_4_from_nothing(run_here, monkeypatch) -> None:
@@ -219,11 +219,11 @@ def test_figure_4_from_nothing(run_here, monkeypatch) -> None:
     assert status == 0 and "a short training: B-spline+FM" in said, said
     assert "run 2 of 2: B-spline+FM" in said and "all ten stay" in said
     assert "Figure, table and explanations: out/index.html" in said
-    found = json.loads(Path("out/results.json").read_text())
+    found = read_json(Path("out/results.json"))
     assert set(found) == {"force-field", "bspline-fm-0-rec"}
     status, said = run_here(*arguments)
     assert status == 0 and "run 2 of 2: B-spline+FM: finished before" in said
-    assert json.loads(Path("out/results.json").read_text()) == found
+    assert read_json(Path("out/results.json")) == found
 
 
 def test_missing_models_are_named(run_here, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """``knotflow evaluate`` as a user runs it: tables, metrics.json, the same numbers again, and refusals."""
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import pytest
 
 import knotflow as kf
 from knotflow.energies import TorchForceField, choose
+from knotflow.files import read_json
 from tests.analysis.generators import ala2_data, ala2_generator, chain_data, chain_generator
 from tests.analysis.ladders import ladder_data, warm_generator
 
@@ -50,7 +50,7 @@ def test_alanine_dipeptide_from_its_run_folder(run, made: Path) -> None:
     ):
         assert text in said
     assert "phi > 0 is never visited" in said and "data: densities and forces" in said
-    found = json.loads((made / "ala2" / "metrics.json").read_text())
+    found = read_json(made / "ala2" / "metrics.json")
     assert found["about"]["samples"] == 300 and found["about"]["data"]["rows"] == "validation"
     assert set(found["residues"]["ALA2"]["side_difference_data"]) == {
         "text",
@@ -61,7 +61,7 @@ def test_alanine_dipeptide_from_its_run_folder(run, made: Path) -> None:
     }
 
     status, _ = run(str(made / "ala2"), str(made / "ala2.h5"), "--samples", "300", "--out", "new/again.json")
-    again = json.loads(Path("new/again.json").read_text())
+    again = read_json(Path("new/again.json"))
     assert status == 0 and again.pop("seconds").keys() == found.pop("seconds").keys() and again == found
 
 
@@ -71,7 +71,7 @@ def test_a_model_file_all_frames_double_precision(run, made: Path) -> None:
     status, said = run(model, str(made / "chain.h5"), *options)
     assert status == 0 and "4,000 frames (all 4,000 in chain.h5)" in said
     assert "No torsion or ring has more than one well" in said and "All numbers: m.json" in said
-    about = json.loads(Path("m.json").read_text())["about"]
+    about = read_json(Path("m.json"))["about"]
     assert (about["dtype"], about["seed"], about["data"]["rows"]) == ("float64", 5, "all")
     assert about["energy"] == "OpenMMEnergy"
 
@@ -82,7 +82,7 @@ def test_states_of_the_user_beside_exact_chains(run, made: Path) -> None:
     states = ["left: torsion 0 1 2 3 in -180..0", "--state", "all: torsion C1 C2 C3 C4 in 0..360"]
     status, said = run(model, data, *options, *states)
     assert status == 0 and "your states" in said and "F(all) -" in said and "exact" in said
-    found = json.loads(Path("m.json").read_text())
+    found = read_json(Path("m.json"))
     (left, all_of_it) = found["states"][0]["states"]
     assert set(left["population"]) == {"data", "samples", "reweighted", "exact"}
     assert all_of_it["population"]["data"]["value"] == 1 and "note" in all_of_it["population"]["data"]
@@ -97,7 +97,7 @@ def test_many_samples_use_the_torch_force_field(run, made: Path, monkeypatch) ->
     )
     status, _ = run(str(made / "chain"), str(made / "chain.h5"), "--samples", "100", "--out", "m.json")
     assert status == 0
-    assert json.loads(Path("m.json").read_text())["about"]["energy"] == "TorchForceField"
+    assert read_json(Path("m.json"))["about"]["energy"] == "TorchForceField"
 
 
 def test_temperatures_of_a_model_beside_those_of_the_simulation(run, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_temperatures_of_a_model_beside_those_of_the_simulation(run, tmp_path: P
     assert status == 0 and "chain at 300 K: 300 samples" in said
     for text in ("Temperatures: weighted", "400 K", "J/mol/K", "samples at 400 K", "3Nk/2 = 49.9 J/mol/K"):
         assert text in said, text
-    cold, warm = json.loads(Path("m.json").read_text())["temperatures"]
+    cold, warm = read_json(Path("m.json"))["temperatures"]
     assert (cold["temperature"], warm["temperature"]) == (300.0, 400.0)
     assert cold["measures"]["free_energy"]["value"] == cold["reference"]["free_energy"]["value"] == 0
     for name in ("free_energy", "energy", "heat_capacity"):
