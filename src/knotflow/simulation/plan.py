@@ -97,8 +97,8 @@ class SimulationPlan(Config):
         plan = cls.parse(steps | more)
         if replicas is None:
             replicas = usual_replicas(plan.engine, ns, len(plan.ladder(system)), system.n_atoms)
-        if not ns < math.inf:
-            raise ValueError(f"ns must be a positive number of nanoseconds, got {ns:g}.")
+        if ns == math.inf:
+            raise ValueError("ns must be a number of nanoseconds, got inf.")
         frames = round(ns * 1000 / (interval * STEP * replicas)) if ns > 0 and replicas > 0 else 0
         if frames < 1 <= replicas:
             raise ValueError(

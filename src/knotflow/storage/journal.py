@@ -166,8 +166,8 @@ def interrupts_later() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler or signal.SIG_DFL)
-        for first in came[:1]:
-            signal.raise_signal(first)
+        for which in came[:1]:
+            signal.raise_signal(which)
 
 
 def _journal(path: Path) -> Path:
