@@ -60,6 +60,9 @@ def test_all_of_it(run_here: Callable[..., tuple[int, str]], tmp_path: Path, mon
     assert status == 0
     document = json.loads(said)
     assert document["found"]["metrics"]["measures"]["ess"]["value"] == share
+    populations = document["found"]["populations"]  # of all frames, for the states of the evaluation
+    states = [state["definition"] for group in metrics["states"] for state in group["states"]]
+    assert list(populations) == states and all(0 < share["value"] <= 1 for share in populations.values())
     assert (here / "samples.h5").exists() and (here / "report.html").stat().st_mtime_ns == page
 
     # Other settings need another folder.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.analysis.measures import Measure, note_of_visits
+from knotflow.analysis.states import states_of_file
 from knotflow.files import read_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -40,6 +42,8 @@ class Facts:
     """From all frames; infinite if only one side was visited, without an error if one was too rarely."""
     chains: Mapping[str, Estimate] = field(default_factory=dict)
     """From exact chains, if there are any."""
+    populations: Mapping[str, Estimate] = field(default_factory=dict)
+    """Of the states of the evaluation in all frames, by the definition of a state."""
 
 
 def run(
@@ -81,7 +85,21 @@ def run(
 def facts(job: Run) -> Facts:
     """Read the results from the files of a finished run."""
     chains = summarise_chains(job.chains).sides if job.chains.exists() else {}
-    return Facts(read_json(job.metrics), summarise_chains(job.data).sides, chains)
+    metrics = read_json(job.metrics)
+    states = [state["definition"] for group in metrics.get("states") or () for state in group["states"]]
+    return Facts(metrics, summarise_chains(job.data).sides, chains, _populations(job.data, states))
+
+
+def _populations(data: Path, states: Sequence[str]) -> dict[str, Estimate]:
+    """The populations of states in all frames, by their definitions."""
+    names = [f"state {i}" for i in range(len(states))]
+    texts = [f"{name}: {state}" for name, state in zip(names, states, strict=True)]
+    found = states_of_file(data, texts) if texts else []
+    return {
+        state: group.population(name, "data")
+        for group in found
+        for name, state in zip(names, states, strict=True)
+    }
 
 
 def lines(job: Run, found: Facts) -> dict[str, str]:
@@ -148,7 +166,7 @@ def populations(metrics: Mapping[str, Any], source: str) -> list[str]:
 
 
 def _with_all_frames(found: Facts) -> dict[str, Any]:
-    """The evaluation, with free energies of all frames instead of those of the held-out ones."""
+    """The evaluation, with free energies and populations of all frames instead of the held-out ones."""
     residues = {}
     for name, of in found.metrics["residues"].items():
         simulated = found.simulated.get(name)
@@ -156,4 +174,8 @@ def _with_all_frames(found: Facts) -> dict[str, Any]:
             all_frames = Measure.of("F(phi>0) - F(phi<0)", simulated, note_of_visits(simulated)).plain()
             of = {**of, "side_difference_data": all_frames}
         residues[name] = of
-    return {**found.metrics, "residues": residues}
+    groups = copy.deepcopy(found.metrics.get("states") or [])
+    for state in (state for group in groups for state in group["states"]):
+        if (share := found.populations.get(state["definition"])) is not None:
+            state["population"]["data"] = {"value": share.value, "error": share.error}
+    return {**found.metrics, "residues": residues, "states": groups}
