@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [WHAT] [--quick] [--compiled]``.
 
-WHAT is adversarial, speed, flow, generator, growth, limits, molecules, tabular, or all of these. Beside them,
-baseline saves a few times for later, and compare says whether they have become worse.
+WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, tabular, or all of
+these. Beside them, baseline saves a few times for later, and compare says whether they have become worse.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks, or if compare finds that it
 has become slower.
@@ -18,7 +18,19 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks import adversarial, compare, flow, generator, growth, limits, molecules, speed, tabular
+from benchmarks import (
+    adversarial,
+    compare,
+    flow,
+    generator,
+    growth,
+    limits,
+    memory,
+    molecules,
+    scale,
+    speed,
+    tabular,
+)
 from benchmarks.report import environment, publish
 
 DEFAULT_OUT = Path(__file__).parent / "results"
@@ -29,7 +41,9 @@ MODULES: dict[str, Any] = {
     "generator": generator,
     "growth": growth,
     "limits": limits,
+    "memory": memory,
     "molecules": molecules,
+    "scale": scale,
     "tabular": tabular,
 }
 

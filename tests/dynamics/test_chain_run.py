@@ -12,6 +12,7 @@ from knotflow.dynamics.flow_monte_carlo import FlowMonteCarlo
 from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
 from knotflow.flows.boltzmann import BoltzmannGenerator
+from knotflow.ranks import piece_seed
 from knotflow.storage import trajectory
 from tests.analysis.generators import chain
 from tests.dynamics.test_flow_monte_carlo import p_values
@@ -157,3 +158,24 @@ def test_runs_of_model_files(tmp_path: Path) -> None:
     bent_chain_generator(0.1).float().save(tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match="holds chains made with fingerprint"):
         open_run(tmp_path / "a.h5", tmp_path / "m.safetensors", plan)
+
+
+def test_groups_of_chains_are_chains_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "TOGETHER", 12)
+    expected = whole(tmp_path / "whole.h5")
+    sampler = FlowMonteCarlo(model(), field(), flow_moves=2, hmc_moves=1, md_steps=5, time_step=0.003)
+    groups = [sampler.start(10, piece_seed(0, number)) for number in range(3)]
+    rows = [sampler.run(sampler.run(group, 4).state, 10, every=2).positions for group in groups]
+    np.testing.assert_array_equal(expected.positions, torch.cat(rows, 1).flatten(0, 1).numpy())
+    whole(tmp_path / "a.h5", rows=2)
+    assert_equal(whole(tmp_path / "a.h5"), expected)
+
+
+def test_chains_of_an_earlier_version_go_on_as_they_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, all chains had the same random numbers."""
+    expected = whole(tmp_path / "whole.h5")
+    whole(tmp_path / "a.h5", rows=2)
+    monkeypatch.setattr(exact, "TOGETHER", 12)
+    assert_equal(whole(tmp_path / "a.h5"), expected)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from importlib import resources
@@ -16,6 +17,7 @@ from torch import Tensor
 from knotflow.energies import openmm_contexts as platforms
 from knotflow.energies import openmm_energy
 from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.energies.torch_force_field import TorchForceField
 from knotflow.molecules.system import MolecularSystem, ala2
 
 KT = 0.0083144626 * 300.0
@@ -236,3 +238,13 @@ def test_another_platform_must_be_clearly_faster(
     monkeypatch.setattr(platforms, "make_context", lambda xml, name: name)
     monkeypatch.setattr(platforms, "_seconds_per_evaluation", lambda name, _: seconds.get(name, math.inf))
     assert platforms.fastest_platform(system.xml, system.positions) == chosen
+
+
+def test_an_energy_is_made_again_in_another_process(energy: OpenMMEnergy, system: MolecularSystem) -> None:
+    """By the same recipe, on the same platform."""
+    x = torch.tensor(system.positions)[None] + 0.001 * torch.randn(3, system.n_atoms, 3, dtype=torch.float64)
+    torch_energy = TorchForceField(system, compiled=False)
+    for original in (energy, torch_energy):
+        again = pickle.loads(pickle.dumps(original))
+        for found, expected in zip(again.energy_and_force(x), original.energy_and_force(x), strict=True):
+            assert torch.equal(found, expected)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import knotflow as kf
+from knotflow import ranks
 from knotflow.compiled import Compiled
 from knotflow.training import (
     NLL,
@@ -24,6 +25,7 @@ from knotflow.training import (
     Term,
     make_loss,
 )
+from knotflow.training.data import select
 from knotflow.training.objectives import View
 from tests.flows.registry import context, make, points
 
@@ -115,6 +117,29 @@ def test_energy_matching_against_a_loop(limit: float) -> None:
         # A constant is no error.
         shifted = batch._replace(log_target=batch.log_target + 1234.5)
         assert float(Mix(em=(1.0, EnergyMatching(limit)))(flow, shifted)[0]) == pytest.approx(expected)
+
+
+def test_shares_of_a_batch_make_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The means over processes, of losses and gradients, though shares differ in size and in weights."""
+    flow, batch = make("mixed-5d"), _weighted(make("mixed-5d"))
+    terms = {"nll": (1.0, NLL()), "fm": (0.1, ForceMatching()), "em": (0.5, EnergyMatching())}
+    mix, parts = Mix(**terms), [select(batch, torch.arange(32)[rank::3]) for rank in range(3)]
+    whole, values = mix(flow, batch)
+    gradient = torch.autograd.grad(whole, list(flow.parameters()))
+    errors = (flow.log_prob(batch.x) - batch.log_target).detach()
+    errors = torch.where(batch.weight > 0, errors, math.nan)
+    counts = [torch.stack([term.count(part) for _, term in terms.values()]) for part in parts]
+    assert len({tuple(count.tolist()) for count in counts}) > 1
+    monkeypatch.setattr(ranks, "size", lambda: 3)
+    monkeypatch.setattr(ranks, "total", lambda values: sum(counts))
+    monkeypatch.setattr(ranks, "gathered", lambda values: errors)
+    shares = [mix(flow, part, mix.shares(part)) for part in parts]
+    torch.testing.assert_close(sum(total for total, _ in shares) / 3, whole)
+    for name, value in values.items():
+        torch.testing.assert_close(sum(found[name] for _, found in shares) / 3, value)
+    found = torch.autograd.grad(sum(total for total, _ in shares) / 3, list(flow.parameters()))
+    for mean, expected in zip(found, gradient, strict=True):
+        torch.testing.assert_close(mean, expected)
 
 
 def test_the_exact_density_has_no_energy_error() -> None:

@@ -179,7 +179,10 @@ def test_every_row_has_its_own_score_and_density(tmp_path: Path, monkeypatch: py
     torch.testing.assert_close(rows.log_target[:n], log_target[:n].float(), rtol=0, atol=1e-3)
     torch.testing.assert_close(rows.log_target[n:][fine], log_target[n:][fine].float(), rtol=0, atol=1e-3)
     seeds = [torch.Generator().manual_seed(piece_seed(1, number)) for number in range(5)]
-    pieces = [generator.flow.sample(70, generator=random)[: n - 70 * i] for i, random in enumerate(seeds)]
+    pieces = [
+        generator.flow.sample(size, generator=random)
+        for size, random in zip([70, 70, 70, 70, 20], seeds, strict=True)
+    ]
     drawn = {tuple(q) for q in torch.cat(pieces).tolist()}
     assert all(tuple(q) in drawn for q in rows.x[n:].tolist()), "as drawn"
     different = {tuple(q) for q in rows.x[:n].tolist()}
@@ -310,7 +313,7 @@ def test_rare_wells_are_evened_out_and_weigh_less(tmp_path: Path, monkeypatch: p
     assert float(weight.mean()) == pytest.approx(1.0)
     assert 0 < figures["ess_least"] <= 1
     # By hand: the effective sample size inside each well.
-    q, log_prob = generator.flow.sample_and_log_prob(n, generator=torch.Generator().manual_seed(1))
+    q, log_prob, _, _ = own.drawn(generator.flow, 1)
     log_w = (own.judged(q)[1] - log_prob.double()).numpy()
     inside = (q[:, 5].abs() < math.pi / 2).numpy()
     expected = min(effective_share(log_w[inside]), effective_share(log_w[~inside]))

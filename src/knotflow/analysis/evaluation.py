@@ -43,6 +43,7 @@ from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, made_of
 from knotflow.molecules.system import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.ranks import Team
 from knotflow.statistics.estimates import blocks
 from knotflow.storage import trajectory
 from knotflow.transforms.base import check_count
@@ -166,17 +167,18 @@ def evaluate(
     intake = intake_for(generator, data)
     frames = observe_data(generator, data, energy, selected, progress, clock, intake, angles)
     drawn = observe_samples(generator, energy, samples, seed, progress, clock, angles)
-    block, parts = blocks(frames.replica), 2 + len(frames.torsions)
-    progress(doing, 0, parts)
-    with clock(doing):
-        overall = measures.overall(frames, drawn, block, seed)
-        residues = {}
-        for number, residue in enumerate(frames.torsions, 1):
-            progress(doing, number, parts)
-            residues[residue] = measures.of_torsions(residue, frames, drawn, block, seed)
-        progress(doing, parts - 1, parts)
+    block, names = blocks(frames.replica), [*frames.torsions, *reversed(measures.PARTS)]
+    setup = (frames, drawn, block, seed)
+    with clock(doing), Team("knotflow.analysis.measures:measurer", setup) as team:
+        done: dict[str, Measures] = {}
+        progress(doing, 0, len(names) + 1)
+        for number, found in team.imap_unordered(names):
+            done[names[number]] = found
+            progress(doing, len(done), len(names) + 1)
+        overall = {key: measure for part in measures.PARTS for key, measure in done[part].items()}
+        residues = {residue: done[residue] for residue in frames.torsions}
         compared = states_of(drawn, frames)
-    progress(doing, parts, parts)
+    progress(doing, len(names) + 1, len(names) + 1)
     about["data"] = {
         "file": Path(data).name,
         "fingerprint": trajectory.fingerprint(data),

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from knotflow.analysis import distances, free_energy
 from knotflow.analysis.frame_table import COMPARED, FrameTable
 from knotflow.json_values import plain
+from knotflow.ranks import OneByOne
 from knotflow.statistics import weights
 from knotflow.statistics.estimates import REPEATS, Estimate, Floats, Rows, bootstrap, mean
 
@@ -71,14 +72,20 @@ def _measured(unit: str, /, **rows: tuple[Any, ...]) -> Measures:
 
 def overall(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """All measures that do not belong to a residue, in the order in which they are shown."""
-    return {
-        **likelihood(data, drawn, block),
-        **as_in_the_paper(data, drawn, block),
-        **efficiency(log_weights(drawn), seed),
-        **forces(data, drawn, block, seed),
-        **energies(data, drawn, block, seed),
-        **counts(data, drawn),
-    }
+    found = [part(data, drawn, block, seed) for part in PARTS.values()]
+    return {key: measure for part in found for key, measure in part.items()}
+
+
+def measurer(setup: tuple[FrameTable, FrameTable, Rows, int]) -> OneByOne:
+    """Target of a `knotflow.ranks.Team`: measures by the name of their part, or of their residue."""
+    data, drawn, block, seed = setup
+
+    def work(name: str) -> Measures:
+        if name in PARTS:
+            return PARTS[name](data, drawn, block, seed)
+        return of_torsions(name, data, drawn, block, seed)
+
+    return OneByOne(work)
 
 
 def log_weights(drawn: FrameTable) -> Floats:
@@ -370,3 +377,14 @@ def _between_halves(block: Rows, distance: Callable[[Rows, Rows], float]) -> flo
     """Distance between two halves of the blocks, every other one in each; NaN with a single block."""
     halves = [np.flatnonzero(block % 2 == parity) for parity in (0, 1)]
     return distance(*halves) if all(len(half) for half in halves) else math.nan
+
+
+PARTS: Final[dict[str, Callable[[FrameTable, FrameTable, Rows, int], Measures]]] = {
+    "likelihood": lambda data, drawn, block, seed: likelihood(data, drawn, block),
+    "paper": lambda data, drawn, block, seed: as_in_the_paper(data, drawn, block),
+    "efficiency": lambda data, drawn, block, seed: efficiency(log_weights(drawn), seed),
+    "forces": lambda data, drawn, block, seed: forces(data, drawn, block, seed),
+    "energies": lambda data, drawn, block, seed: energies(data, drawn, block, seed),
+    "counts": lambda data, drawn, block, seed: counts(data, drawn),
+}
+"""Measures that do not belong to a residue, in the order in which they are shown."""
