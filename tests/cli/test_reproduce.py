@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from knotflow.files import read_json
 from knotflow.paper import table1
 from knotflow.paper.table1 import Scale
 from knotflow.training.module import FlowModule
@@ -45,12 +46,10 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert "recipe, 2 seeds" in said and "as published, 1 seed" in said
     assert "Results: out/table1.md, out/table1.json, out/seeds.png" in said
     assert Path("out/seeds.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads(Path("out/table1.json").read_text())
+    found = read_json(Path("out/table1.json"))
     assert (found["scale"], found["epochs"], found["data"]) == ("small", 2.0, "ala2.h5")
     assert [line["trained"] for line in found["table"]] == ["as published", "recipe", "paper"]
-    config = {
-        name: json.loads(Path(f"out/bspline-fm-0-{name}/config.json").read_text()) for name in ("pub", "rec")
-    }
+    config = {name: read_json(Path(f"out/bspline-fm-0-{name}/config.json")) for name in ("pub", "rec")}
     assert [config[name]["training"]["clip"] for name in ("pub", "rec")] == [None, 20.0]
     maps = [c["flow"]["couplings"][0]["transform"]["parametrisation"] for c in config.values()]
     assert [(m["min_width"], m["min_rise"]) for m in maps] == [(1e-6, 1e-6), (None, 1e-6)]
@@ -60,7 +59,7 @@ def test_before_and_after_in_one_folder(run, data: str, monkeypatch) -> None:
     assert status == 0 and json.loads(said) == found
     status, said = run("--config", "out/table1.toml")
     assert status == 0 and "run 2 of 2: B-spline+FM, seed 1: finished before" in said
-    assert json.loads(Path("out/table1.json").read_text()) == found
+    assert read_json(Path("out/table1.json")) == found
     status, said = run(*arguments, "--epochs", "3")
     assert status == 2 and "out/bspline-fm-0-pub holds a run made with epochs" in said
 

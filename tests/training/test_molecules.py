@@ -1,6 +1,5 @@
 """Boltzmann generators trained on trajectories: held-out frames, scores, presets, and whole runs."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from torch import Tensor
 import knotflow as kf
 from knotflow.energies import OpenMMEnergy, TorchForceField
 from knotflow.errors import ConfigError
+from knotflow.files import read_json
 from knotflow.flows import presets
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
@@ -386,7 +386,7 @@ def test_a_run_folder(data: Path, finished: tuple[Path, BoltzmannGenerator]) -> 
     assert torch.equal(loaded.log_prob(x), model.log_prob(x)) and model.log_prob(x).isfinite().all()
     found = notes(folder / "model.safetensors")
     assert found.keys() == {"molecule", "zmatrix", "units", "training", "seconds", "data", "split", "choice"}
-    split = json.loads((folder / "split.json").read_text())
+    split = read_json(folder / "split.json")
     assert found["split"] == split and MoleculeTraining.parse(found["choice"]) == CHOICE
     assert split["file"] == "chain.h5" and split["frames"] == 400 and split["kind"] == "replica"
     # Of 20 replicas of 20 frames in a row, the tenth and the twentieth.
