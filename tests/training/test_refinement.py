@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from knotflow.dynamics.masses import Masses
 from knotflow.energies import TorchForceField
 from knotflow.files import read_json
 from knotflow.flows import load
@@ -17,6 +18,7 @@ from knotflow.flows.io import notes
 from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
 from knotflow.training import Batch, molecules, refinement
+from knotflow.training.data import select
 from knotflow.training.module import FlowModule
 from knotflow.training.molecules import MoleculeTraining, train_generator
 from knotflow.workflows.training import noted_training
@@ -85,6 +87,20 @@ def test_it_improves_the_weights_and_says_so(trained: Path, refined: tuple[Path,
     kept = BoltzmannGenerator.load(folder / "model.safetensors").flow.state_dict()
     of_cycle = load(folder / "refinement" / f"cycle-{best}" / "model.safetensors").state_dict()
     assert kept.keys() == of_cycle.keys() and all(torch.equal(kept[key], of_cycle[key]) for key in kept)
+
+
+def test_fewer_frames_than_a_batch_at_the_target(data: Path, trained: Path, tmp_path: Path) -> None:
+    """Of many temperatures, few frames may be of the lowest one."""
+    ready, model = molecules.prepare(data, CHOICE), BoltzmannGenerator.load(trained / "model.safetensors")
+    few = select(ready.train, torch.arange(20))
+    assert len(few.x) < ready.training.batch_size
+    masses = Masses.molecule(ready.system.masses, ready.system.temperature)
+    with field(ready.system) as energy:
+        flow, cycles = refinement.refine(
+            model, few, ready.training, tmp_path, energy=energy, masses=masses, metric=ready.metric, first=4
+        )
+    assert [cycle["steps"] for cycle in cycles] == [4, 8]
+    assert flow.dim == model.flow.dim and all(0 < cycle["ess"] <= 1 for cycle in cycles)
 
 
 def test_what_is_left_in_the_folder(refined: tuple[Path, BoltzmannGenerator]) -> None:

@@ -29,7 +29,7 @@ def test_missing_models_are_refused(tmp_path: Path) -> None:
 
 
 def test_simulate_refuses_what_it_cannot_make(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r'a \.pdb or \.cif file or "ala2", got \'AAA\'; make'):
+    with pytest.raises(ValueError, match=r"must be ala2, a file \(\.pdb, .*got 'AAA'"):
         kf.simulate("AAA", tmp_path / "out.h5")
     with pytest.raises(ValueError, match=r"ending in \.h5"):
         kf.simulate("ala2", tmp_path / "out.dcd")

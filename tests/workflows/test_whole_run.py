@@ -189,6 +189,7 @@ def test_populations_answer_for_a_molecule_without_phi() -> None:
         states = [
             {
                 "name": state,
+                "definition": f"torsion {state}",
                 "population": {"reweighted": measure(share, 0.01), "exact": measure(share, 0.002)},
             }
             for state, share in shares.items()

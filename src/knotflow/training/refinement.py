@@ -112,7 +112,7 @@ def refine(
         flow = fit(
             copy.deepcopy(flow),  # it is changed in place
             anchor,
-            _config(training, length, every),
+            _config(training, length, every, len(anchor.x)),
             cycle,
             validation=held_out,
             metric=metric,
@@ -133,11 +133,12 @@ def refine(
     return best, history
 
 
-def _config(training: TrainingConfig, steps: int, every: int) -> TrainingConfig:
-    """The settings of a cycle."""
+def _config(training: TrainingConfig, steps: int, every: int, frames: int) -> TrainingConfig:
+    """The settings of a cycle; of many temperatures, the target may have fewer frames than a batch."""
     return training.model_copy(
         update={
             "steps": steps,
+            "batch_size": min(training.batch_size, frames),
             "learning_rate": RATE * training.learning_rate,
             "schedule": "cosine",
             "marginals": 0,
