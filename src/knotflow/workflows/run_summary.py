@@ -129,10 +129,10 @@ def _answer(verdicts: Mapping[str, Verdict], found: Facts, *, chained: bool) -> 
     """Free energies and populations, and whether they can be trusted."""
     sides = [verdict for name, verdict in verdicts.items() if name.startswith("Free energy")]
     worst = sorted(sides, key=lambda verdict: WORST_FIRST.index(verdict.level))[:1]
-    said = [verdict.sentence for verdict in worst]
+    said = [_told(verdict) for verdict in worst]
     if not sides:
         said += populations(found.metrics, "exact" if chained else "reweighted")
-    said += [verdicts["States"].sentence] if "States" in verdicts else []
+    said += [_told(verdicts["States"])] if "States" in verdicts else []
     if len(sides) <= 1:
         said += [f"exact chains give {value} kT for {name}" for name, value in found.chains.items()]
     else:
@@ -141,6 +141,11 @@ def _answer(verdicts: Mapping[str, Verdict], found: Facts, *, chained: bool) -> 
     if doubtful and not chained:
         said.insert(0, NO_TRUST)
     return "; ".join(said) or "the molecule has no states to compare"
+
+
+def _told(verdict: Verdict) -> str:
+    """The sentence of a verdict; one that is not known does not say what it is about."""
+    return f"{verdict.subject}: {verdict.sentence}" if verdict.level is Level.UNKNOWN else verdict.sentence
 
 
 def populations(metrics: Mapping[str, Any], source: str) -> list[str]:
