@@ -16,9 +16,9 @@ import pytest
 import typer
 
 from knotflow import cli
-from knotflow.cli import molecule as molecules
 from knotflow.cli import progress
 from knotflow.workers import WorkerPool
+from knotflow.workflows import molecule as molecules
 from tests.analysis.generators import chain_data, chain_generator
 from tests.soak import times
 

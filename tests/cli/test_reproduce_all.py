@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from knotflow.cli import app
 from knotflow.dynamics import Record
+from knotflow.files import read_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.paper import all_results as everything
 from knotflow.paper import molecule_figures, table2
@@ -73,7 +74,7 @@ def test_numbers_are_those_of_the_parts(made) -> None:
     assert found["data"] == {"file": "ala2.h5", "frames": 120}
     for result in found["rings"]:
         file = out / "toy2d" / f"{result['model']}-{result['domain']}" / "result.json"
-        assert result == {k: v for k, v in json.loads(file.read_text()).items() if k != "inputs"}
+        assert result == {k: v for k, v in read_json(file).items() if k != "inputs"}
     assert len(found["rings"]) == 6
     for name, numbers in found["dynamics"].items():
         record = Record.load(out / "dynamics" / name / "record.npz")

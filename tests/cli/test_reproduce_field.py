@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from knotflow.cli.reproduce.field import Molecule
+from knotflow.files import read_json
 from knotflow.paper import field
 
 
@@ -40,7 +41,7 @@ def test_json_and_a_choice_of_molecules(run) -> None:
     found = json.loads(said)
     assert status == 0 and asked[0][1:] == ("small", ["AAA"])
     assert found["results"] == {} and found["published"]["AAA"]["cmt"] == 68.6
-    assert found == {"page": "here/index.html", **json.loads(Path("here/field.json").read_text())}
+    assert found == {"page": "here/index.html", **read_json(Path("here/field.json"))}
 
 
 def test_unknown_molecules_are_refused(run) -> None:
