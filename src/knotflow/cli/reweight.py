@@ -55,7 +55,7 @@ def reweight(
     ] = True,
     refine: Annotated[bool, typer.Option("--refine", help="First adapt the flow to the new energy.")] = False,
     steps: Annotated[
-        int, typer.Option(min=1, help="With --refine: steps of it, each some 200 evaluations.")
+        int, typer.Option(min=1, help="With --refine: steps of it, each some 400 evaluations.")
     ] = 200,
     state: StateOption = None,
     seed: SeedOption = 0,

@@ -55,8 +55,8 @@ LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8}
 """Ladders of a simulation, by engine. Other energies are slow: two ladders of four temperatures."""
 FIRST_FRAMES: Final = 40
 """Frames of each ladder after which the speed of a simulation is known."""
-FEWEST_FRAMES: Final = 100
-"""Frames of each ladder below which nothing can be learned."""
+FEWEST_FRAMES: Final = 800
+"""Frames of all ladders and temperatures below which nothing can be learned."""
 HOPELESS: Final = 5.0
 """A simulation that is expected to take so many times its share of the time is not begun."""
 MOST_FRAMES: Final = 500_000
@@ -277,17 +277,17 @@ class Run:
             walkers, interval = first.walkers, first.plan.interval
             more = int(left * clock.rate / (walkers * interval)) if clock.rate else 0
             frames = min(first.state.frames + max(0, more), MOST_FRAMES // walkers)
-            if frames < FEWEST_FRAMES:
-                needed = self.hours * FEWEST_FRAMES / max(1, frames)
-                raise ValueError(
-                    self._too_short("simulation", f"{frames * first.plan.replicas} frames", needed)
-                )
+            found = frames * walkers
+            if found < FEWEST_FRAMES:
+                needed = self.hours * FEWEST_FRAMES / max(1, found)
+                raise ValueError(self._too_short("simulation", f"{found} frames", needed))
             self.decide(frames=frames)
         self.simulation(self._decided("frames")).run(progress)
 
     def _refuse_hopeless(self) -> None:
         """Refuse a time that is far too short, before anything is simulated."""
-        shortest = self.simulation(FEWEST_FRAMES)
+        walkers = self.simulation(FIRST_FRAMES).walkers
+        shortest = self.simulation(max(FIRST_FRAMES, math.ceil(FEWEST_FRAMES / walkers)))
         if shortest.seconds_per_step is not None:
             left, needed = self.seconds("simulate"), shortest.steps * shortest.seconds_per_step
             if needed > HOPELESS * left:
