@@ -53,7 +53,7 @@ FORCE_LIMIT = 1.0
 MARGINALS = 300
 """Largest number of first steps in which maps learn the densities of single coordinates."""
 VALIDATED = 3_000_000
-"""Largest number of numbers in validation data, with 60 coordinates 50,000 frames: the losses of more would
+"""Coordinates in all validation data together, at most, such as 60 of 50,000 frames: the losses of more would
 take longer than the training."""
 MONITORED = 1000
 """Number of samples for the effective sample size shown in training."""
