@@ -6,7 +6,7 @@ resident memory. The system counts with it what is cached of mapped files, and t
 need memory; *of its own* is the rest.
 
 The frames are a few thousand of the pretrained model, repeated with noise: their number is what matters.
-They and the training data need 1.6 kB of disk for each frame: 16 GB for all.
+They and the training data need 1.5 kB of disk for each: 15 GB for all.
 """
 
 from __future__ import annotations
