@@ -9,12 +9,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
 
 import knotflow as kf
+from benchmarks import memory
 from benchmarks.__main__ import main
 from benchmarks.compare import BaselineError, Change, changes, judged, load
 from benchmarks.compare import Settings as CompareSettings
@@ -40,6 +42,7 @@ from benchmarks.timing import Cell
 from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.system import ala2
+from knotflow.storage import trajectory
 
 
 def test_evaluations_agree() -> None:
@@ -53,6 +56,20 @@ def test_evaluations_agree() -> None:
     assert 0 < worst["TorchForceField, float32"][0] < 1e-3
     for row in evaluation_table(ala2(), evaluations).rows:
         assert float(row[2].replace(",", "")) > 0, row
+
+
+def test_frames_for_the_memory_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any number, molecules that differ a little, of all replicas; and the memory of a command."""
+    monkeypatch.setattr(memory, "AT_ONCE", 100)
+    monkeypatch.setattr(memory, "DIFFERENT", 20)
+    memory.write_frames(tmp_path / "data.h5", 250)
+    found = trajectory.read(tmp_path / "data.h5")
+    assert len(found) == 250 and len(np.unique(found.replica)) == memory.REPLICAS
+    assert len(np.unique(found.positions[:, 5, 0])) > 200 and len(np.unique(found.energies)) <= 20
+    words = ["sample", "ala2", "--samples", "10", "--out", str(tmp_path / "samples.h5")]
+    used = memory.measured(words)
+    assert (tmp_path / "samples.h5").exists()
+    assert 50 < used["own_mb"] <= used["peak_mb"] < 5_000 and used["seconds"] > 0
 
 
 def test_speed_of_a_simulation() -> None:

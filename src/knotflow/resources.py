@@ -42,15 +42,20 @@ def check_disk(path: Path, what: str, needed: float) -> None:
     Raises:
         OSError: says what it would take, and what there is.
     """
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(nearest_folder(path.parent)).free
     if not needed <= free:
         raise OSError(
             f"{what} would take at least {size(needed)} in {path}, where {size(free)} are free; ask for "
             "less, or choose another place."
         )
+
+
+def nearest_folder(path: Path) -> Path:
+    """A folder, or the nearest one above it that exists: on the disk where it would be made."""
+    path = path.absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path
 
 
 def check_time(what: str, seconds: float) -> None:

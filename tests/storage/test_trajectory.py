@@ -85,6 +85,10 @@ def test_appended_frames_come_back_bit_by_bit(path: Path, system: MolecularSyste
     parts = list(trajectory.pieces(path, 1000))
     assert [len(part) for part in parts] == [1000] * 6 + [11]
     assert all(same(part, everything[slice(i * 1000, (i + 1) * 1000)]) for i, part in enumerate(parts))
+    first = list(trajectory.pieces(path, 1000, n_frames=2500))
+    assert [len(part) for part in first] == [1000, 1000, 500] and same(first[2], everything[2000:2500])
+    frame, energies = trajectory.numbers(path, "frame", "energies")
+    assert np.array_equal(frame, everything.frame) and np.array_equal(energies, everything.energies)
     info = trajectory.open_info(path)
     assert info.n_frames == length
     assert info.provenance == {"seed": 3, "knotflow": knotflow.__version__}

@@ -1,5 +1,6 @@
 """Batches, checkpoints, logs and rates: the parts that make a resume exact."""
 
+import hashlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ import torch
 
 from knotflow.errors import ConfigError
 from knotflow.log_file import read_log
-from knotflow.training import Batch, TrainingConfig
+from knotflow.training import Batch, TrainingConfig, data, run
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
-from knotflow.training.data import Batches, check_data
+from knotflow.training.data import Batches, check_data, thinned
 from knotflow.training.data_module import FlowData
 from knotflow.training.logs import CsvLog
 from knotflow.training.module import learning_rate
@@ -126,6 +127,57 @@ def test_unusable_data_are_refused() -> None:
     x[4, 1] = torch.nan
     with pytest.raises(ValueError, match="x of the training data is not finite in 1 rows, first in row 4"):
         check_data("training", Batch(x), 2)
+
+
+def test_bad_rows_are_counted_in_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "PIECE", 3)
+    x, weight = torch.zeros(10, 2), torch.ones(10)
+    check_data("training", Batch(x, weight=weight), 2)
+    weight[[4, 5, 9]] = torch.inf
+    with pytest.raises(
+        ValueError, match="weight of the training data is not finite in 3 rows, first in row 4"
+    ):
+        check_data("training", Batch(x, weight=weight), 2)
+
+
+def test_few_rows_are_not_thinned() -> None:
+    numbers = _numbers(1000)
+    assert thinned(numbers) is numbers and thinned(numbers, 1000) is numbers
+    assert thinned(numbers, among=torch.tensor([7, 900])).x.flatten().tolist() == [7, 900]
+
+
+def test_of_many_rows_one_of_each_stretch_is_chosen() -> None:
+    numbers = _numbers(1003)
+    found = thinned(numbers, 50)
+    chosen = found.x.flatten()
+    assert len(chosen) == 50 and torch.equal(found.force, -found.x)
+    assert (chosen.diff() > 0).all()
+    assert torch.equal((chosen * (50 / 1003)).floor(), torch.arange(50.0).double())
+    assert len((chosen % 20).unique()) > 10, "no pattern with the length of a stretch"
+    assert torch.equal(thinned(numbers, 50).x.flatten(), chosen)
+    odd = thinned(numbers, 50, among=torch.arange(1, 1003, 2)).x.flatten()
+    assert len(odd) == 50 and (odd % 2 == 1).all() and (odd.diff() > 0).all() and odd[-1] > 970
+    assert len(thinned(Batch(torch.zeros(1000, 8)), 50).x) == 6
+
+
+def test_thinned_data_have_the_moments_of_all() -> None:
+    x = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(0))
+    found = thinned(Batch(x), 40_000).x
+    assert len(found) == 20_000
+    assert (found.mean(0).abs() < 0.03).all() and ((found.std(0) - 1).abs() < 0.03).all()
+
+
+def test_the_fingerprint_is_that_of_all_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is taken, so that a run that another version began goes on."""
+    batch = Batch(torch.randn(100, 3), force=torch.randn(100, 3), weight=torch.rand(100))
+    whole = [part.numpy().tobytes() for part in (batch.x, batch.force)]
+    expected = hashlib.sha256(b"".join([*whole, b"-", batch.weight.numpy().tobytes()])).hexdigest()[:16]
+    for size in (1, 7, 100, 8192):
+        monkeypatch.setattr(run, "PIECE", size)
+        assert run.fingerprint(batch) == expected
+    transposed = batch._replace(x=batch.x.T.contiguous().T)
+    assert run.fingerprint(transposed) == expected
+    assert run.fingerprint(batch._replace(x=batch.x.flip(0))) != expected
 
 
 def test_checkpoints_keep_everything(tmp_path: Path) -> None:

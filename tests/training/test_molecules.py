@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from knotflow.molecules import MolecularSystem
 from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.storage import trajectory
 from knotflow.storage.samples import SampleWriter
-from knotflow.training import ForceMatching, Mix, TrainingConfig, molecules
+from knotflow.training import ForceMatching, Mix, TrainingConfig, fit, molecules
+from knotflow.training import data as training_data
+from knotflow.training.data import thinned
 from knotflow.training.module import FlowModule, learning_rate
 from knotflow.training.molecules import (
     FORCE_LIMIT,
@@ -39,6 +42,7 @@ from knotflow.training.molecules import (
     training_config,
 )
 from knotflow.training.objectives import Batch
+from knotflow.training.run import fingerprint
 from tests.analysis.generators import chain, chain_data, grids, write
 from tests.molecules.molecules import frames, molecule
 from tests.training.stopping import StopError, stopped_after
@@ -447,6 +451,53 @@ def test_samples_of_a_hopeless_flow_count_for_nothing() -> None:
     with energy_of(chain()) as energy:
         share = molecules._monitor(energy, model)(model.flow)["ess"]
         assert 1 / molecules.MONITORED <= share < 0.2
+
+
+def test_data_on_the_disk_train_as_those_in_memory(
+    data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path
+) -> None:
+    """Bit for bit; in small pieces of the data, too; and nothing of them is left."""
+    ready = molecules.prepare(data, CHOICE, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+    in_memory = Batch(*(None if part is None else part.clone() for part in ready.train))
+    assert fingerprint(in_memory) == notes(finished[0] / "model.safetensors")["data"]
+    flow = fit(ready.flow, in_memory, ready.training, tmp_path / "run", metric=ready.metric)
+    assert all(map(torch.equal, flow.parameters(), finished[1].flow.parameters()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_data, "PIECE", 7)
+        pieces = molecules.prepare(data, CHOICE, folder=tmp_path)
+    assert torch.equal(pieces.train.x, in_memory.x) and torch.equal(pieces.train.force, in_memory.force)
+    assert torch.equal(pieces.validation.x, ready.validation.x)
+
+
+def test_of_much_data_some_rows_say_what_all_are_like(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a tenth of the frames filled the memory: domains and spreads are about the same."""
+    whole = molecules.prepare(data, CHOICE, folder=tmp_path)
+    monkeypatch.setattr(molecules, "VALIDATED", 6 * 11)
+    monkeypatch.setattr(
+        molecules, "thinned", lambda rows, numbers=6 * 100, **more: thinned(rows, numbers, **more)
+    )
+    ready = molecules.prepare(data, CHOICE, folder=tmp_path)
+    assert len(ready.train.x) == 360 and len(ready.validation.x) == 11
+    for some, all_ in zip(ready.flow.domains, whole.flow.domains, strict=True):
+        assert type(some) is type(all_)
+        assert some.low == pytest.approx(all_.low, abs=0.3 * all_.length)
+        assert some.length == pytest.approx(all_.length, rel=0.3)
+    choice = CHOICE.model_copy(update={"refine": True, "first_cycle": 4, "cycles": 1})
+    model = train_generator(data, tmp_path / "run", choice, energy=energy_of)
+    assert model.log_prob(torch.from_numpy(trajectory.read(data).positions)).isfinite().all()
+    assert read_json(tmp_path / "run" / "split.json") == ready.split == whole.split
+
+
+def test_frames_that_do_not_fit_the_disk_are_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=19_000))
+    with pytest.raises(OSError, match=r"training on 400 frames would take at least 19 kB in .*run, where 19"):
+        train_generator(data, tmp_path / "run", CHOICE)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("step", [1, 23])

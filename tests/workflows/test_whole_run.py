@@ -81,7 +81,7 @@ class Ready:
     ],
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(step))
+    monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(step))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: rate)
     monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
     here = job(tmp_path)
@@ -101,7 +101,7 @@ def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expe
 
 
 def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(0.1, 4.0))
+    monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(0.1, 4.0))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 500.0)
     monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
     here = job(tmp_path)
@@ -113,7 +113,7 @@ def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
 
 
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(whole_run, "prepare", lambda *_: Ready(9.9))
+    monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(9.9))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e5)
     with pytest.raises(
         ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*1\.24"

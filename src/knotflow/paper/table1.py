@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from knotflow.analysis.evaluation import evaluation_inputs, is_evaluation_of, noted_evaluation
 from knotflow.energies import force_field
 from knotflow.errors import TrainingError
@@ -204,7 +202,7 @@ def check_data(data: Path, scale: Scale) -> None:
         )
     if not scale.frames:
         return
-    replica = np.concatenate([np.empty(0, np.int32), *(frames.replica for frames in trajectory.pieces(data))])
+    (replica,) = trajectory.numbers(data, "replica")
     n_train = int((~Split.of(data.name, replica).mask()).sum())
     if n_train < scale.frames:
         raise ValueError(

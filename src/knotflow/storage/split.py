@@ -32,17 +32,17 @@ class Split(Config):
     @classmethod
     def of(cls, file: str, replica: NDArray[np.int32]) -> Split:
         """Hold out every tenth replica or, with fewer than ten, every tenth part of the time of each."""
-        numbers, place = np.unique(replica, return_inverse=True)
+        numbers = np.unique(replica)
         if len(numbers) >= BLOCKS:
             kind: Literal["replica", "time"] = "replica"
-            mask = place % BLOCKS == BLOCKS - 1
+            mask = np.isin(replica, numbers[BLOCKS - 1 :: BLOCKS])
         else:
             kind, mask = "time", np.zeros(len(replica), dtype=bool)
-            for number in range(len(numbers)):
-                rows = np.flatnonzero(place == number)
+            for number in numbers:
+                rows = np.flatnonzero(replica == number)
                 parts = np.array_split(rows, 2 * BLOCKS)
                 mask[np.concatenate(parts[BLOCKS - 1 :: BLOCKS])] = True
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+        edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
         ranges = tuple((int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
         return cls(file=file, frames=len(replica), kind=kind, validation=ranges)
 

@@ -267,11 +267,25 @@ def read(path: str | Path, rows: slice = slice(None), *, ladder: bool = False) -
     return _consistently(Path(path), look, ladder)
 
 
-def pieces(path: str | Path, size: int = ROWS_AT_ONCE, *, ladder: bool = False) -> Iterator[Frames]:
-    """All present frames of a file in order, at most ``size`` at a time."""
+def numbers(path: str | Path, *names: str, ladder: bool = False) -> tuple[NDArray[Any], ...]:
+    """Columns of all frames with one number each, by their names in `Frames`; positions are not read.
+
+    Raises:
+        ValueError: if the file is not a trajectory of knotflow.
+        OSError: if it is missing or damaged.
+    """
+    datasets = [_columns(ladder)[name].name for name in names]
+    return _consistently(Path(path), lambda file: tuple(file[name][()] for name in datasets), ladder)
+
+
+def pieces(
+    path: str | Path, size: int = ROWS_AT_ONCE, *, n_frames: int | None = None, ladder: bool = False
+) -> Iterator[Frames]:
+    """The first ``n_frames`` of a file, by default all present ones, in order, at most ``size`` at a time."""
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}.")
-    n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]), ladder)
+    if n_frames is None:
+        n_frames = _consistently(Path(path), lambda file: len(file["coordinates"]), ladder)
     for start in range(0, n_frames, size):
         yield read(path, slice(start, min(start + size, n_frames)), ladder=ladder)
 

@@ -12,6 +12,7 @@ from knotflow.energies import MolecularEnergy
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
+from knotflow.training.data import thinned
 from knotflow.training.frames import load_data
 from knotflow.training.molecules import MoleculeTraining, standardised_metric, training_config
 from knotflow.training.refinement import refine
@@ -44,9 +45,9 @@ def adapt(
         ValueError: if there are too few frames.
     """
     system = MolecularSystem.parse(generator.molecule)
-    loaded = load_data(frames, generator.coordinates, progress)
+    loaded = load_data(frames, generator.coordinates, progress, folder=folder)
     train, validation = (
-        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
+        part._replace(x=generator.unwound(part.x)) for part in map(thinned, (loaded.train, loaded.validation))
     )
     choice = MoleculeTraining(steps=steps, seed=seed)
     flow, cycles = refine(

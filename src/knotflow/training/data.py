@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from knotflow.training.objectives import Batch
 
 OWN_STREAM = 2**31
 """Added to a seed, which is smaller, so that a model's own samples get their own random numbers."""
+PIECE: Final = 8192
+"""Rows handled at a time where all of them are gone through, to bound memory."""
+NUMBERS: Final = 10_000_000
+"""Numbers in each part of thinned data, 40 MB: 166,666 frames of 60 coordinates."""
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -77,9 +81,12 @@ class Batches:
             yield select(data, indices[self.rank :: self.world])
 
 
-def select(batch: Batch, indices: Tensor) -> Batch:
-    """Some rows of a batch."""
-    x, *rest = (None if part is None else part[indices.to(part.device)] for part in batch)
+def select(batch: Batch, rows: Tensor | slice) -> Batch:
+    """Some rows of a batch, by their numbers or by a mask; of a slice, views."""
+    x, *rest = (
+        None if part is None else part[rows if isinstance(rows, slice) else rows.to(part.device)]
+        for part in batch
+    )
     return Batch(cast(Tensor, x), *rest)
 
 
@@ -90,6 +97,31 @@ def joined(*batches: Batch) -> Batch:
         for parts in zip(*batches, strict=True)
     )
     return Batch(cast(Tensor, x), *rest)
+
+
+def pieces(data: Batch) -> Iterator[Batch]:
+    """All rows of a batch in order, `PIECE` at a time, as views."""
+    for start in range(0, max(1, len(data.x)), PIECE):
+        yield select(data, slice(start, start + PIECE))
+
+
+def thinned(data: Batch, numbers: int = NUMBERS, *, among: Tensor | None = None) -> Batch:
+    """Some rows that stand for all of them, so many that memory holds them; few data stay as they are.
+
+    One row is drawn out of each of many equal stretches, always the same one. So no stretch of a simulation
+    is left out, and no pattern in the order of the rows is hit.
+
+    Args:
+        data: all rows.
+        numbers: how many numbers each part may have.
+        among: which rows to choose from, by their numbers; None: all.
+    """
+    n, most = len(data.x if among is None else among), max(1, numbers // data.x.shape[1])
+    if n <= most:
+        return data if among is None else select(data, among)
+    place = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    chosen = ((torch.arange(most) + place) * (n / most)).long().clamp(max=n - 1)
+    return select(data, chosen if among is None else among[chosen.to(among.device)])
 
 
 def check_data(name: str, data: Batch, batch_size: int) -> None:
@@ -104,7 +136,8 @@ def check_data(name: str, data: Batch, batch_size: int) -> None:
             continue
         if len(tensor) != n:
             raise ValueError(f"{name} data have {n} points, but {len(tensor)} rows of {part}.")
-        bad = (~tensor.isfinite()).reshape(n, -1).any(-1).nonzero().flatten()
+        finite = torch.cat([some.isfinite().reshape(len(some), -1).all(-1) for some in tensor.split(PIECE)])
+        bad = (~finite).nonzero().flatten()
         if len(bad):
             raise ValueError(
                 f"{part} of the {name} data is not finite in {len(bad)} rows, first in row {int(bad[0])}; "

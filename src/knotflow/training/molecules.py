@@ -32,8 +32,9 @@ from knotflow.ranks import agreed, leads, together
 from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
-from knotflow.training.data import select
+from knotflow.training.data import select, thinned
 from knotflow.training.frames import load_data
+from knotflow.training.mapped import rewritten
 from knotflow.training.objectives import Batch, Metric, make_loss
 from knotflow.training.refinement import refine
 from knotflow.training.replay import effective_share
@@ -51,6 +52,9 @@ FORCE_LIMIT = 1.0
 """Standardised force errors above it count linearly in these presets."""
 MARGINALS = 300
 """Largest number of first steps in which maps learn the densities of single coordinates."""
+VALIDATED = 3_000_000
+"""Coordinates in all validation data together, at most, such as 60 of 50,000 frames: the losses of more would
+take longer than the training."""
 MONITORED = 1000
 """Number of samples for the effective sample size shown in training."""
 
@@ -230,28 +234,37 @@ class Prepared:
         return sorted(times[1:])[steps // 2]
 
 
-def prepare(data: str | Path, choice: MoleculeTraining, progress: Progress = silent) -> Prepared:
-    """Read a trajectory file and build a flow for it; for the arguments see `train_generator`."""
+def prepare(
+    data: str | Path, choice: MoleculeTraining, progress: Progress = silent, *, folder: str | Path = "."
+) -> Prepared:
+    """Read a trajectory file and build a flow for it; for the arguments see `train_generator`.
+
+    The training data stay on the disk of the folder (`RowsOnDisk`), however many there are. Domains, spreads
+    and losses on validation data are those of the rows that `thinned` chooses.
+    """
     system = trajectory.open_info(data).system
     kind = choice.zmatrix or ("paper" if choice.preset == "paper" and system.name == "ala2" else "bonds")
     coordinates = internal_coordinates(system, kind)
     wanted, choice = choice, choice.model_copy(update={"temperatures": _on_ladder(choice, data)})
     load, temperatures = load_ladder if choice.temperatures else load_data, None
-    loaded = load(data, coordinates, progress)
-    shape = loaded.train.x
+    loaded = load(data, coordinates, progress, folder=folder)
+    some = thinned(loaded.train)
+    shape = some.x
     if choice.temperatures:
         temperatures = temperature_range(loaded.train)
-        shape = shape_at_lowest(loaded.train, temperatures, coordinates)
+        shape = shape_at_lowest(some, temperatures, coordinates)
     torch.manual_seed(choice.seed)
     flow = flow_config(choice, coordinates, shape).build()
     generator = BoltzmannGenerator(coordinates, flow, system.plain(), temperatures)
-    train, validation = (
-        part._replace(x=generator.unwound(part.x)) for part in (loaded.train, loaded.validation)
-    )
-    if temperatures is not None:
-        train, validation = (conditioned(part, temperatures, flow.domains) for part in (train, validation))
+
+    def as_trained(rows: Batch) -> Batch:
+        rows = rows._replace(x=generator.unwound(rows.x))
+        return rows if temperatures is None else conditioned(rows, temperatures, flow.domains)
+
+    train = rewritten(loaded.train, as_trained, folder)
+    validation, some = as_trained(thinned(loaded.validation, VALIDATED)), thinned(train)
     if flow.whitened:
-        flow.whiten(train.x)
+        flow.whiten(some.x)
     paper = choice.preset == "paper"
     return Prepared(
         wanted,
@@ -262,7 +275,7 @@ def prepare(data: str | Path, choice: MoleculeTraining, progress: Progress = sil
         validation,
         loaded.split.plain(),
         training_config(choice, len(train.x), coordinates.n_coordinates),
-        cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, train.force)),
+        cartesian_metric(coordinates) if paper else standardised_metric(flow, cast(Tensor, some.force)),
     )
 
 
@@ -303,7 +316,7 @@ def _trained(
     progress: Progress | None,
 ) -> BoltzmannGenerator:
     """The generator, trained and refined; all ranks do this together."""
-    ready = prepare(data, choice, progress or silent)
+    ready = prepare(data, choice, progress or silent, folder=folder)
     field = None if energy is None else energy(ready.system)
     generator, folder = ready.generator, Path(folder)
     flow = fit(
@@ -337,12 +350,12 @@ def _refined(
     """The generator at the target temperature, refined; its model file replaces that of the training."""
     model, system = folder / MODEL, ready.system
     found = agreed(notes_of(model) if leads() else {})
-    train, validation = ready.train, ready.validation
+    train, validation = thinned(ready.train), ready.validation
     if trained.temperatures is not None:
         if leads():
             trained.save(folder / "temperatures.safetensors", **found)
         trained = trained.at(system.temperature)
-        train, validation = map(_at_lowest, (train, validation))
+        train, validation = map(_at_lowest, (ready.train, validation))
     flow, cycles = refine(
         trained,
         train,
@@ -374,9 +387,9 @@ def _on_ladder(choice: MoleculeTraining, data: str | Path) -> bool:
 
 
 def _at_lowest(data: Batch) -> Batch:
-    """The points of the lowest temperature, whose context is -1, without context."""
+    """Points of the lowest temperature, whose context is -1, without context."""
     lowest = cast(Tensor, data.context)[:, 0] == -1
-    return select(data, lowest.nonzero()[:, 0])._replace(context=None)
+    return thinned(data, among=lowest.nonzero()[:, 0])._replace(context=None)
 
 
 def _reduced(energy: MolecularEnergy, coordinates: InternalCoordinates) -> Callable[[Tensor], Tensor]:

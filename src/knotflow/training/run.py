@@ -24,7 +24,7 @@ from knotflow.ranks import agreed, leads, local_size, size
 from knotflow.sentences import one_line
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
-from knotflow.training.data import check_data
+from knotflow.training.data import PIECE, check_data
 from knotflow.training.marginals import fit_marginals
 from knotflow.training.objectives import Batch, Metric, Mix, make_loss
 from knotflow.training.replay import DrawPool
@@ -163,7 +163,8 @@ def fingerprint(data: Batch) -> str:
         if part is None:
             digest.update(b"-" if name in ("force", "context") else b"")
         else:
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+            for rows in part.detach().split(PIECE):
+                digest.update(rows.cpu().contiguous().numpy())
     return digest.hexdigest()[:16]
 
 

@@ -17,14 +17,20 @@ from knotflow.flows.temperature import TemperatureRange
 from knotflow.geometry import InternalCoordinates
 from knotflow.progress import Progress, silent
 from knotflow.storage import trajectory
-from knotflow.training.data import joined
-from knotflow.training.frames import InternalFrames, MolecularData, internal_frames, split_frames
+from knotflow.storage.split import Split
+from knotflow.training.data import select
+from knotflow.training.frames import MolecularData, internal_frames
+from knotflow.training.mapped import RowsOnDisk
 from knotflow.training.objectives import Batch
 from knotflow.transforms import Domain
 
 
 def load_ladder(
-    path: str | Path, coordinates: InternalCoordinates, progress: Progress = silent
+    path: str | Path,
+    coordinates: InternalCoordinates,
+    progress: Progress = silent,
+    *,
+    folder: str | Path = ".",
 ) -> MolecularData:
     """The data of all temperatures of a tempering run; the context of a point is its temperature in K.
 
@@ -36,9 +42,11 @@ def load_ladder(
             (`knotflow.storage.trajectory.ladder_file`).
         coordinates: internal coordinates of the molecule.
         progress: called with the frames read.
+        folder: where the data are kept, see `RowsOnDisk`.
 
     Raises:
         ValueError: if there is no such file, it is of another molecule, or there are too few frames.
+        OSError: if the disk has no space for so many.
     """
     file = trajectory.ladder_file(path)
     if not file.exists():
@@ -49,20 +57,23 @@ def load_ladder(
     system = trajectory.open_info(path).system
     if trajectory.open_info(file, ladder=True).system.plain() != system.plain():
         raise ValueError(f"{file} and {path} differ in molecule or force field; simulate both again.")
-    target = internal_frames(path, coordinates, progress)
-    found = split_frames(path, target)
-    hot = internal_frames(file, coordinates, progress, ladder=True)
-    if not (hot.temperature > system.temperature).all():
+    temperature, *hot = trajectory.numbers(file, "temperature", "replica", "frame", ladder=True)
+    if not (temperature > system.temperature).all():
         raise ValueError(f"{file} must hold frames above the {system.temperature:g} K of {path}.")
-    held_out = np.isin(_moments(hot), _moments(target)[found.split.mask()])
-    rows = torch.from_numpy(~held_out)[hot.usable]
-    warm = Batch(hot.q[rows], hot.score[rows], hot.temperature[rows, None])
-
-    def at_target(data: Batch) -> Batch:
-        return data._replace(context=data.x.new_full((len(data.x), 1), system.temperature).double())
-
-    train, validation = at_target(found.train), at_target(found.validation)
-    return MolecularData(joined(train, warm), validation, found.split)
+    replica, frame = trajectory.numbers(path, "replica", "frame")
+    split = Split.of(Path(path).name, replica)
+    held_out = split.mask()
+    hot_held_out = np.isin(_moments(*hot), _moments(replica, frame)[held_out])
+    train, validation = RowsOnDisk(folder), RowsOnDisk(folder)
+    for rows, found in internal_frames(path, coordinates, folder, len(replica), progress):
+        held = torch.from_numpy(held_out[rows])
+        # In float32 as ever, so that trainings of earlier versions resume.
+        batch = found._replace(context=cast(Tensor, found.context).float().double())
+        train.append(select(batch, ~held))
+        validation.append(select(batch, held))
+    for rows, found in internal_frames(file, coordinates, folder, len(temperature), progress, ladder=True):
+        train.append(select(found, torch.from_numpy(~hot_held_out[rows])))
+    return MolecularData(train.mapped(), validation.mapped(), split)
 
 
 def temperature_range(train: Batch) -> TemperatureRange:
@@ -101,6 +112,6 @@ def conditioned(data: Batch, temperatures: TemperatureRange, domains: Sequence[D
     )
 
 
-def _moments(frames: InternalFrames) -> NDArray[np.int64]:
-    """A number for the moment and the replica of each row of the file."""
-    return frames.replica.astype(np.int64) * 2**40 + frames.frame
+def _moments(replica: NDArray[np.int32], frame: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for the moment and the replica of each row of a file."""
+    return replica.astype(np.int64) * 2**40 + frame

@@ -306,11 +306,12 @@ class Run:
         """Train and refine for the time of this stage."""
         if self.amounts().steps is None:
             progress("timing a step of the training", 0, 0)
-            ready = prepare(self.data, self.choice())
+            ready = prepare(self.data, self.choice(), folder=self.folder)
             step = ready.seconds_per_step()
             with force_field(self.system) as energy:
                 rate = evaluations_per_second(energy, self.system.positions)
             enough = math.ceil(PASSES * ready.steps_in_a_pass)
+            del ready  # with its frames on the disk
             decided = self._training_plan(step, step + EVALUATIONS / rate, enough)
             if decided["steps"] < min(STEPS[0], enough):
                 hours = self.hours * min(STEPS[0], enough) / max(1, decided["steps"])
