@@ -10,7 +10,7 @@ from openmm import app
 from torch import Tensor
 
 from knotflow.energies.force_terms import read_terms
-from knotflow.energies.torch_force_field import TorchForceField
+from knotflow.energies.torch_force_field import WORTH_COMPILING, TorchForceField
 from knotflow.molecules.system import MolecularSystem
 from tests.molecules.molecules import frames, molecule
 
@@ -130,6 +130,13 @@ def test_compiled_equals_eager() -> None:
     expected_u, expected_f = eager("ala2").energy_and_force(x)
     assert (u - expected_u).abs().max() < 1e-3
     assert (f - expected_f).abs().max() < 2e-5 * expected_f.abs().max()
+
+
+def test_it_is_compiled_only_for_many_evaluations() -> None:
+    few, many = eager("ala2"), eager("ala2")
+    few.expect(WORTH_COMPILING - 1)
+    many.expect(WORTH_COMPILING)
+    assert not few.compiled and many.compiled
 
 
 def test_wrong_positions_are_refused() -> None:

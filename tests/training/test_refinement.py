@@ -95,11 +95,14 @@ def test_fewer_frames_than_a_batch_at_the_target(data: Path, trained: Path, tmp_
     few = select(ready.train, torch.arange(20))
     assert len(few.x) < ready.training.batch_size
     masses = Masses.molecule(ready.system.masses, ready.system.temperature)
+    expected: list[float] = []
     with field(ready.system) as energy:
+        energy.expect = expected.append  # type: ignore[method-assign]
         flow, cycles = refinement.refine(
             model, few, ready.training, tmp_path, energy=energy, masses=masses, metric=ready.metric, first=4
         )
     assert [cycle["steps"] for cycle in cycles] == [4, 8]
+    assert expected == [12 * refinement.EVALUATIONS]
     assert flow.dim == model.flow.dim and all(0 < cycle["ess"] <= 1 for cycle in cycles)
 
 

@@ -85,6 +85,9 @@ class MolecularEnergy(ABC):
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return super().__reduce_ex__(protocol) if self.recipe is None else (self.recipe, ())
 
+    def expect(self, evaluations: float) -> None:  # noqa: B027  (most have nothing to prepare)
+        """Prepare for so many evaluations: what pays off for many, such as compiling, may be done now."""
+
     def close(self) -> None:  # noqa: B027  (most have nothing to free)
         """Free what the energy holds, such as worker processes; it can be used again."""
 

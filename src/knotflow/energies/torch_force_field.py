@@ -33,6 +33,9 @@ SMALLEST_SQUARE: Final = 1e-8
 TINY: Final = 1e-30
 """Keeps square roots of squares differentiable at zero."""
 
+WORTH_COMPILING: Final = 200_000
+"""From this many evaluations on, compiled code saves more time than compiling takes."""
+
 
 Graph = Compiled[[ForceTerms, Tensor], tuple[Tensor, Tensor]]
 """Energies and forces of one chunk of frames."""
@@ -95,6 +98,11 @@ class TorchForceField(MolecularEnergy):
         # Not cached: tensors made inside a transform of torch.func cannot be used outside.
         terms = self._terms.to(x)
         return (bonded_energy(terms, columns) + pair_energy(terms, columns)[0]).reshape(x.shape[:-2])
+
+    def expect(self, evaluations: float) -> None:
+        if evaluations >= WORTH_COMPILING and not self._compiled:
+            self._compiled = True
+            self._graphs.clear()
 
     @property
     def compiled(self) -> bool:

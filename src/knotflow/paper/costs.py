@@ -82,5 +82,8 @@ class _Counted(MolecularEnergy):
         self._meter.evaluations += math.prod(x.shape[:-2])
         return self._inner.energy_and_force(x)
 
+    def expect(self, evaluations: float) -> None:
+        self._inner.expect(evaluations)
+
     def close(self) -> None:
         self._inner.close()

@@ -46,7 +46,7 @@ CYCLES: Final = 3
 """Largest number of cycles for up to `FEW` coordinates; each doubling of these adds one."""
 FEW: Final = 60
 EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
-"""Energy evaluations for each step, roughly."""
+"""Energy evaluations for each step, at most."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
 
@@ -59,6 +59,11 @@ def most_cycles(n_coordinates: int) -> int:
 def relative_length(cycles: int) -> int:
     """Steps of so many cycles together, relative to those of the first."""
     return (1 << cycles) - 1
+
+
+def evaluations(first: int, cycles: int) -> float:
+    """Energy evaluations of a refinement, at most, given the steps of its first cycle."""
+    return EVALUATIONS * first * relative_length(cycles)
 
 
 def refine(
@@ -96,6 +101,8 @@ def refine(
     report("judging frames and samples", 0, 0)
     steps = max(1, training.steps // 2) if first is None else first
     every = max(1, steps // ROUNDS)
+    most = most_cycles(generator.flow.dim) if cycles is None else cycles
+    energy.expect(evaluations(steps, most))
     wells = Wells.of(generator.flow, train.x)
     n = max(POINTS * every, 1000, math.ceil(OWN_SHARE * training.batch_size / REJECTED) + 1)
     replay = Replay(generator, energy, masses, wells, folder / "replay", n=n)
@@ -104,7 +111,6 @@ def refine(
     flow, history = generator.flow, list[dict[str, Any]]()
     best = flow
     before = _measured(replay, flow, folder / "start.json", training.seed)
-    most = most_cycles(flow.dim) if cycles is None else cycles
     for number in range(most):
         length = steps * 2**number
         cycle = folder / f"cycle-{number + 1}"

@@ -21,7 +21,7 @@ from pydantic import Field
 from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
 from knotflow.config import Config
 from knotflow.dynamics.chain_run import ExactPlan, open_run
-from knotflow.energies import TorchForceField, force_field
+from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.speed import evaluations_per_second
 from knotflow.files import only_writer, read_json, write_atomically, write_json
 from knotflow.flows.io import notes
@@ -34,7 +34,7 @@ from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation.engines import EngineName, engine_of
 from knotflow.storage import trajectory
 from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
-from knotflow.training.refinement import EVALUATIONS, most_cycles, relative_length
+from knotflow.training.refinement import EVALUATIONS, evaluations, most_cycles, relative_length
 from knotflow.version import __version__
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
@@ -308,16 +308,24 @@ class Run:
             progress("timing a step of the training", 0, 0)
             ready = prepare(self.data, self.choice(), folder=self.folder)
             step = ready.seconds_per_step()
-            with force_field(self.system) as energy:
-                rate = evaluations_per_second(energy, self.system.positions)
             enough = math.ceil(PASSES * ready.steps_in_a_pass)
+            with force_field(self.system) as energy:
+                decided = self._timed_plan(step, enough, energy)
+                if decided["refine"]:
+                    # Compiled for so many evaluations, it may be faster, so that there is time for more.
+                    energy.expect(evaluations(decided["first_cycle"], decided["cycles"]))
+                    decided = self._timed_plan(step, enough, energy)
             del ready  # with its frames on the disk
-            decided = self._training_plan(step, step + EVALUATIONS / rate, enough)
             if decided["steps"] < min(STEPS[0], enough):
                 hours = self.hours * min(STEPS[0], enough) / max(1, decided["steps"])
                 raise ValueError(self._too_short("training", f"{decided['steps']} steps", hours))
             self.decide(**decided)
         train_generator(self.data, self.folder, self.choice(), energy=force_field, progress=progress)
+
+    def _timed_plan(self, step: float, enough: int, energy: MolecularEnergy) -> dict[str, Any]:
+        """`_training_plan`, with the energy as fast as it is now."""
+        rate = evaluations_per_second(energy, self.system.positions)
+        return self._training_plan(step, step + EVALUATIONS / rate, enough)
 
     def _training_plan(self, step: float, refining_step: float, enough: int) -> dict[str, Any]:
         """Steps of training and refinement that fit into the time.
