@@ -93,9 +93,7 @@ def _sentence(error: Exception) -> str:
         return (
             f"there is no space left{where} ({error.strerror}); free some, then run the same command again."
         )
-    if (
-        isinstance(error, OSError) and error.filename and error.strerror
-    ):  # of the system, not a sentence of ours
+    if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename} cannot be used ({error.strerror}); check it, or give another name."
     if type(error).__name__ == "ValidationError":  # of pydantic, which is imported only where it is used
         from knotflow.config import first_problem

@@ -175,10 +175,10 @@ class Run:
             return self._asked()
         try:
             return Plan.parse(read_json(self.plan))
-        except ConfigError as error:
+        except ValueError as error:
             raise ConfigError(
-                f"{self.plan} is not the plan of a run, or is damaged: {error} Choose another folder with "
-                "--out, or remove the file and all results beside it."
+                f"{self.plan} is not the plan of a run, or is damaged ({error}); all other commands still take "
+                "what is beside it, choose another --out for a new run."
             ) from None
 
     def _asked(self) -> Plan:
