@@ -177,8 +177,8 @@ class Run:
             return Plan.parse(read_json(self.plan))
         except ValueError as error:
             raise ConfigError(
-                f"{self.plan} is not the plan of a run, or is damaged ({error}); other commands still take what "
-                "is beside it, choose another --out for a new run."
+                f"{self.plan} is not the plan of a run, or is damaged ({error}); what is beside it is for "
+                "other commands, choose another --out for a new run."
             ) from None
 
     def _asked(self) -> Plan:
