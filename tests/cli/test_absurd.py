@@ -16,9 +16,9 @@ import pytest
 import typer
 
 from knotflow import cli
-from knotflow.cli import molecule as molecules
 from knotflow.cli import progress
 from knotflow.workers import WorkerPool
+from knotflow.workflows import molecule as molecules
 from tests.analysis.generators import chain_data, chain_generator
 from tests.soak import times
 
@@ -161,6 +161,7 @@ FIRST = {option: name for name, option in reversed(CASES)}
 SHARED = {"--seed", "--temperature", "--charge", "--multiplicity"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "option"), CASES, ids=lambda word: word.replace(" ", "-"))
 def test_absurd_numbers(call, files: Path, name: str, option: str) -> None:
     few = option in SHARED and FIRST[option] != name and times(1) == 1

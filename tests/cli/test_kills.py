@@ -226,6 +226,7 @@ LONG = pytest.mark.skipif(times(1) == 1, reason="a run takes a quarter of a minu
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] + [LONG] * (name == "run")) for name in COMMANDS]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_random(name: str, fresh: Callable[[], Path]) -> None:
     command, rng = COMMANDS[name], random.Random(name)
@@ -249,6 +250,7 @@ def test_killed_at_random(name: str, fresh: Callable[[], Path]) -> None:
         folder = fresh()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_sigterm_is_answered(name: str, fresh: Callable[[], Path]) -> None:
     command, rng = COMMANDS[name], random.Random(name)
