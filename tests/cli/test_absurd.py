@@ -17,6 +17,7 @@ import typer
 
 from knotflow import cli
 from knotflow.cli import progress
+from knotflow.training.run import fit  # noqa: F401  Lightning is imported here, where nothing interrupts it
 from knotflow.workers import WorkerPool
 from knotflow.workflows import molecule as molecules
 from tests.analysis.generators import chain_data, chain_generator
