@@ -50,7 +50,7 @@ test: lint ## lint, tests, and the documentation built strictly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
 	$(BIN)/mkdocs build --strict --quiet
 
-soak: $(READY) ## the tests with random damage and interruptions, fifty times as long
+soak: $(READY) ## the tests with random numbers, damage and interruptions, fifty times as long
 	KNOTFLOW_SOAK=$(SOAK) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS) -m soak
 
 quick: lint ## lint, and the faster tests of maps, kernels and flows

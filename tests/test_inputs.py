@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from knotflow.files import read_json, write_json
-from knotflow.inputs import among, file_fingerprint, fingerprint, refuse_others, same
+from knotflow.inputs import among, file_fingerprint, fingerprint, refuse_others, refuse_strangers, same
 
 INPUTS = {"seed": 3, "data": {"file": "a.h5", "frames": 10}, "layers": [{"bins": 8}, {"bins": 16}]}
 
@@ -53,6 +53,17 @@ def test_others_are_refused_with_what_differs() -> None:
         refuse_others(Path("out"), "samples", {"model": "0" * 64}, {})
     with pytest.raises(ValueError, match=r"made with a 0, b 1, c 2, d 3, .* \(and 2 more differences\);"):
         refuse_others(Path("out"), "a run", dict(zip("abcdef", range(6), strict=True)), {})
+
+
+def test_a_folder_without_a_note_must_be_empty_of_what_would_be_replaced(tmp_path: Path) -> None:
+    note, files = tmp_path / "inputs.json", [tmp_path / name for name in ("a.h5", "b.json")]
+    (tmp_path / "c").touch()
+    refuse_strangers(note, "a run", files)
+    files[1].touch()
+    with pytest.raises(FileExistsError, match=r"holds b\.json, but no inputs\.json, .* of a run;"):
+        refuse_strangers(note, "a run", files)
+    note.touch()
+    refuse_strangers(note, "a run", files)
 
 
 def test_fingerprints_of_files_tell_contents_apart(tmp_path: Path) -> None:

@@ -113,10 +113,30 @@ def unwritten(path: Path, error: OSError, needed: int | None = None) -> str:
     )
 
 
-def check_h5(path: Path, name: str) -> None:
-    """Refuse a path for a data file, given as argument ``name``, unless it ends in .h5."""
-    if path.suffix != ".h5":
-        raise ValueError(f"{name} must be a file ending in .h5, got '{path}'.")
+def check_ending(path: Path, name: str, ending: str = ".h5") -> None:
+    """Refuse a path for a file to write, given as argument ``name``, unless it has this ending.
+
+    So no result is ever written over a file of another kind, such as the model or the data it is about.
+    """
+    if path.suffix != ending:
+        raise ValueError(f"{name} must be a file ending in {ending}, got '{path}'.")
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        OSError: if there is none, or it is something else, see `check_file`.
+    """
+    check_file(path)
+    return path.read_bytes()
+
+
+def check_file(path: Path) -> None:
+    """Refuse a folder, and what may never end: pipes and devices. No file at all passes."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or a device"
+        raise OSError(f"{path} must be a file, but is {kind}; move it away, or give another name.")
 
 
 @contextmanager
@@ -191,7 +211,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
         OSError: if there is none.
         ValueError: if it is damaged, or holds something else.
     """
-    content = path.read_bytes()
+    content = read_file(path)
     try:
         found = parse_json(content)
     except ValueError as error:

@@ -4,7 +4,8 @@ A result stores its *inputs*: a dictionary of JSON values with everything that i
 model, seed, samples, rows, dtype, configuration). Before it is used, the dictionaries are compared:
 
 - `same`: if nothing differs, a result is not computed again;
-- `refuse_others`: a result that took long is not replaced or continued with other inputs.
+- `refuse_others`: a result that took long is not replaced or continued with other inputs;
+- `refuse_strangers`: files of unknown inputs are neither used nor replaced.
 
 An input that is None counts as missing. The version of knotflow is an input of results that are quickly
 computed again, such as evaluations and figures. Simulations, chains and trainings continue with any version.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from knotflow.json_values import plain
+from knotflow.sentences import listed
 
 NAMED: Final = 4
 """A refusal names at most this many differences."""
@@ -66,6 +68,25 @@ def refuse_others(path: Path, what: str, found: Mapping[str, Any], wanted: Mappi
         raise ValueError(
             f"{path} holds {what} made with {there}, but you asked for {here}{more}; ask for the same, or "
             "choose another name."
+        )
+
+
+def refuse_strangers(note: Path, what: str, files: Iterable[Path]) -> None:
+    """Refuse a folder with files that a run would take for its own, or replace, but without its note.
+
+    Args:
+        note: The file in which every run of this kind notes its inputs before it writes anything else.
+        what: The kind of run: "a training".
+        files: The files that such a run writes.
+
+    Raises:
+        FileExistsError: names those that are there.
+    """
+    there = [] if note.exists() else [file.name for file in files if file.exists()]
+    if there:
+        raise FileExistsError(
+            f"{note.parent} holds {listed(there)}, but no {note.name}, so this is not the folder of {what}; "
+            "choose another one with --out, or move the files away."
         )
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from knotflow import checksums
-from knotflow.files import write_atomically
+from knotflow.files import read_file, write_atomically
 from knotflow.json_values import parse_json
 
 
@@ -38,7 +38,7 @@ def read_tensors(
         OSError: if there is no such file.
         ValueError: if it is another kind of file, or damaged.
     """
-    content = path.read_bytes()
+    content = read_file(path)
     metadata = _metadata(path, content, note)
     try:
         tensors = from_bytes(content)
@@ -49,7 +49,7 @@ def read_tensors(
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a file, without its tensors; for errors see `read_tensors`."""
-    return _metadata(path, path.read_bytes(), note=False)
+    return _metadata(path, read_file(path), note=False)
 
 
 def parse_metadata(path: Path, metadata: Mapping[str, str], key: str) -> Any:

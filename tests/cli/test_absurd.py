@@ -17,6 +17,7 @@ import typer
 
 from knotflow import cli
 from knotflow.cli import progress
+from knotflow.training.run import fit  # noqa: F401  Lightning is imported here, where nothing interrupts it
 from knotflow.workers import WorkerPool
 from knotflow.workflows import molecule as molecules
 from tests.analysis.generators import chain_data, chain_generator
@@ -161,6 +162,7 @@ FIRST = {option: name for name, option in reversed(CASES)}
 SHARED = {"--seed", "--temperature", "--charge", "--multiplicity"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "option"), CASES, ids=lambda word: word.replace(" ", "-"))
 def test_absurd_numbers(call, files: Path, name: str, option: str) -> None:
     few = option in SHARED and FIRST[option] != name and times(1) == 1

@@ -54,12 +54,7 @@ def test_a_time_too_short_for_a_stage(run_here: Callable[..., tuple[int, str]], 
     status, said = run_here("run", "ala2", "--hours", "0.0001", "--out", "here")
     assert status == 2 and "0.0001 hours are too short for the simulation: there is time for" in said
     assert "of the shortest one only; give it at least --hours 0." in said
-    assert not (tmp_path / "here" / "data.h5").exists()
-    # The same folder may have another time, but not another molecule.
-    status, said = run_here("run", "ala2", "--hours", "0.0002", "--out", "here")
-    assert status == 2 and "0.0002 hours are too short" in said
-    status, said = run_here("run", "--peptide", "G", "--hours", "0.0003", "--out", "here")
-    assert status == 2 and "made with molecule ala2, but you asked for molecule G" in said
+    assert not (tmp_path / "here").exists()
 
 
 def test_a_calculator_that_fails_later_is_reported_with_its_frame(

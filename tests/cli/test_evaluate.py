@@ -137,6 +137,7 @@ def test_bad_input_is_explained_and_writes_nothing(run, made: Path, tmp_path: Pa
         ([model, model + "/model.safetensors"], "is not an HDF5 file"),
         ([model, str(made / "ala2.h5")], "the model is of chain with 4 atoms, the data of ala2 with 22"),
         ([model, data, "--out", "unfinished"], "--out must be a file, such as metrics.json"),
+        ([model, data, "--out", "flow.safetensors"], "--out must be a file ending in .json"),
         ([model, data, "--samples", "1"], "Invalid value for '--samples'"),
     ):
         status, said = run(*arguments)

@@ -16,6 +16,7 @@ from tests.cli.test_kills import COMMANDS, INPUTS, Child, content, inputs, quick
 SIZES = {
     "simulate": 200_000, "train": 400_000, "sample": 100_000, "sample-xtc": 30_000, "exact": 60_000,
     "dynamics": 8_000, "evaluate": 4_000, "import": 120_000,
+    "reweight": 12_000,
 }  # fmt: skip
 """Bytes left on the disk: too few for each command."""
 

@@ -30,10 +30,11 @@ import knotflow.dynamics.chain_run
 import knotflow.dynamics.protocol
 import knotflow.simulation.run
 from knotflow import cli
+from knotflow.dynamics.chain_run import ExactPlan
 from knotflow.molecules import ala2
 from knotflow.training.run import fit  # noqa: F401  Lightning is imported once, here
 from knotflow.workers import WorkerPool
-from knotflow.workflows import whole_run  # noqa: F401
+from knotflow.workflows import reweighting, whole_run  # noqa: F401
 from tests.analysis.generators import chain_data, chain_generator
 from tests.soak import times
 
@@ -51,6 +52,8 @@ COMMANDS = {
     "--out new",
     "evaluate": "evaluate chain.safetensors chain.h5 --samples 50 --out new.json",
     "import": "import frames.npz --out new.h5",
+    "reweight": "reweight chain.safetensors --energy module:tests.energy_factories:springs --samples 100 "
+    "--refine --steps 4 --out new",
     "run": "quickstart --scale smoke --out new",
 }
 PROGRAM = typer.main.get_command(cli.app)
@@ -83,6 +86,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knotflow.simulation.run, "TASK_STEPS", {"openmm": 100})
     monkeypatch.setattr(knotflow.dynamics.chain_run, "SAVE_SECONDS", 0.02)
     monkeypatch.setattr(knotflow.dynamics.protocol, "SAVE_EVERY", 0.02)
+    few = {"chains": 8, "rows": 16, "burn_in": 2, "every": 1, "md_steps": 2}
+    monkeypatch.setattr(reweighting, "CHAIN_PLAN", ExactPlan.parse(few))
 
 
 class Child:
@@ -196,7 +201,7 @@ def _json(path: Path) -> Any:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        timed = ("seconds", "spent", "milliseconds")
+        timed = ("seconds", "spent", "milliseconds", "checksum")  # which is one of times, too
         return {key: _without_times(inner) for key, inner in value.items() if not key.startswith(timed)}
     if isinstance(value, list):
         return [_without_times(inner) for inner in value]
@@ -221,6 +226,7 @@ LONG = pytest.mark.skipif(times(1) == 1, reason="a run takes a quarter of a minu
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] + [LONG] * (name == "run")) for name in COMMANDS]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_random(name: str, fresh: Callable[[], Path]) -> None:
     command, rng = COMMANDS[name], random.Random(name)
@@ -244,6 +250,7 @@ def test_killed_at_random(name: str, fresh: Callable[[], Path]) -> None:
         folder = fresh()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_sigterm_is_answered(name: str, fresh: Callable[[], Path]) -> None:
     command, rng = COMMANDS[name], random.Random(name)

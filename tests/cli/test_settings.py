@@ -162,7 +162,7 @@ def test_files_that_cannot_be_read(run_here, tmp_path: Path) -> None:
     Path("latin.toml").write_bytes('out = "ü"'.encode("latin-1"))
     for name, message in (
         ("none.toml", "there is no settings file none.toml."),
-        ("folder.toml", "the settings file folder.toml cannot be read: Is a directory."),
+        ("folder.toml", "folder.toml must be a file, but is a folder"),
         ("latin.toml", "latin.toml is not TOML ('utf-8' codec can't decode"),
     ):
         status, said = run_here("train", "--config", name)

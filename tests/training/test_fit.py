@@ -219,6 +219,14 @@ def test_a_folder_of_another_run_is_refused(reference: tuple[Path, kf.Flow]) -> 
     assert (folder / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "last.ckpt", "log.csv"])
+def test_files_of_unknown_trainings_are_neither_used_nor_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match=rf"holds {name}, but no config\.json"):
+        fit(runs.flow(), runs.data(), runs.CONFIG, tmp_path, energy=runs.energy, own=runs.own)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
 def test_bad_arguments_fail_before_anything_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fm = TrainingConfig.parse({"batch_size": 32, "loss": {"force_matching": 1.0}})

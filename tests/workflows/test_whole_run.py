@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from knotflow.files import read_json
-from knotflow.molecules import ala2
+from knotflow.molecules import MolecularSystem, ala2
 from knotflow.statistics.estimates import Estimate
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
@@ -231,7 +231,48 @@ def test_the_time_of_an_interrupted_stage_counts(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             here._timed("simulate", interrupted)(lambda *_: None)
-    assert 0 < here._spent()["simulate"] < 60
+    assert 0 < here.noted().spent["simulate"] < 60
+
+
+@pytest.mark.parametrize("name", ["data.h5", "model.safetensors", "samples.h5", "report.html"])
+@pytest.mark.parametrize("again", [None, "simulate", "report"])
+def test_files_of_others_are_neither_used_nor_removed(tmp_path: Path, name: str, again: str | None) -> None:
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(OSError if again is None else ValueError, match=r"no plan\.json|there is no run in"):
+        complete(job(tmp_path), again=again)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(name, b"mine")]
+
+
+SETTINGS = {"molecule": "ala2", "temperature": 300.0, "hours": 0.5, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"amounts": 3},
+        {**SETTINGS, "amounts": {"frames": "x"}},
+        {**SETTINGS, "amounts": {"frames": -1}},
+        {**SETTINGS, "amounts": {}, "spent": 3},
+        {**SETTINGS, "amounts": {}, "spent": {"simulate": "a"}},
+        {**SETTINGS, "amounts": {}, "hours": None},
+    ],
+)
+def test_a_plan_of_something_else_is_refused_by_name(tmp_path: Path, plan: dict) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(ValueError, match=r"plan\.json is not the plan of a run"):
+        complete(job(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_what_cannot_be_leaves_no_folder(tmp_path: Path) -> None:
+    """So that the same folder may have other settings."""
+    hot = MolecularSystem.parse({**ala2().plain(), "temperature": 1e6})
+    with pytest.raises(ValueError, match="the highest temperature of a ladder must be above the lowest"):
+        complete(Run(tmp_path / "here", hot, 0.5))
+    with pytest.raises(ValueError, match="too short for the simulation"):
+        complete(Run(tmp_path / "here", ala2(), 1e-4))
+    assert not (tmp_path / "here").exists()
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,14 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """What the error says; a full disk that a library found has no sentence yet."""
+    """What the error says; those of the system and of libraries have no sentence yet."""
     if isinstance(error, OSError) and error.errno in NO_SPACE and error.strerror:
         where = f" for {error.filename}" if error.filename else ""
         return (
             f"there is no space left{where} ({error.strerror}); free some, then run the same command again."
         )
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename} cannot be used ({error.strerror}); check it, or give another name."
     if type(error).__name__ == "ValidationError":  # of pydantic, which is imported only where it is used
         from knotflow.config import first_problem
 

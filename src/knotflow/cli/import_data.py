@@ -11,7 +11,7 @@ from knotflow.cli import molecule as options
 from knotflow.cli.output import JsonOption, Output, QuietOption, only_results
 from knotflow.cli.progress import working
 from knotflow.cli.settings import ConfigOption, beside, keep, kept_first
-from knotflow.files import check_h5, remove_lock
+from knotflow.files import check_ending, remove_lock
 from knotflow.inputs import same
 
 
@@ -64,7 +64,7 @@ def import_data(
     from knotflow.simulation.summary import summarise
     from knotflow.storage.importing import convert, import_inputs, noted_inputs, total_frames
 
-    check_h5(out, "--out")
+    check_ending(out, "--out")
     for path in data:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 import knotflow
+from knotflow.files import check_ending
 from knotflow.transforms.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ ModelArgument = Annotated[
 
 
 def results_file(path: Path, out: Path | None, name: str) -> Path:
-    """The file for results about a model: as the user says, or by its usual name.
+    """The file for results about a model: as the user says, or by its usual name, whose ending it must have.
 
     Raises:
+        ValueError: if it has another ending.
         IsADirectoryError: if it is a folder.
     """
     from knotflow.workflows.models import results_folder
@@ -50,4 +52,5 @@ def results_file(path: Path, out: Path | None, name: str) -> Path:
     target = results_folder(path) / name if out is None else out
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file, such as {name}, but {target} is a folder.")
+    check_ending(target, "--out", Path(name).suffix)
     return target

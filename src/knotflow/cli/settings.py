@@ -25,7 +25,7 @@ import typer
 
 from knotflow import __version__
 from knotflow.errors import ConfigError
-from knotflow.files import write_atomically
+from knotflow.files import read_file, write_atomically
 from knotflow.transforms.families import RENAMED
 
 NO_SETTINGS: Final = frozenset({"config", "json", "quiet"})
@@ -48,11 +48,9 @@ def load(command: Any, file: Path) -> dict[str, Any]:
     from knotflow.config import Config
 
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_file(file).decode())
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no settings file {file}.") from None
-    except OSError as error:
-        raise OSError(f"the settings file {file} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, nested too deeply
         raise ConfigError(
             f'{file} is not TOML ({error}); lines must look like seed = 1 or out = "runs/a".'
@@ -165,7 +163,7 @@ def keep(ctx: typer.Context, file: Path, note: str = "") -> None:
 
 def _content(ctx: typer.Context, file: Path, note: str = "") -> str | None:
     """The content to write to a settings file; None if the file has it already."""
-    found = file.read_text(encoding="utf-8", errors="replace") if file.exists() else MARK
+    found = read_file(file).decode(errors="replace") if file.exists() else MARK
     if not found.startswith(MARK):
         raise FileExistsError(
             f"the settings of this run go to {file}, but knotflow did not write that file; rename it."
@@ -204,7 +202,7 @@ def kept_first(ctx: typer.Context, file: Path, note: str = "") -> Iterator[None]
 
     So whoever finds the result of the run finds its settings, too. For the arguments see `keep`.
     """
-    before = file.read_bytes() if file.exists() else None
+    before = read_file(file) if file.exists() else None
     keep(ctx, file, note)
     try:
         yield

@@ -13,7 +13,7 @@ from knotflow.cli.options import SeedOption
 from knotflow.cli.output import JsonOption, Output, QuietOption
 from knotflow.cli.progress import AGAIN, duration, working
 from knotflow.cli.settings import ConfigOption, beside, keep
-from knotflow.files import check_h5
+from knotflow.files import check_ending
 
 if TYPE_CHECKING:
     from knotflow.simulation.run import Simulation
@@ -113,7 +113,7 @@ def simulate(
     from knotflow.simulation.run import Simulation
 
     output = Output(as_json=as_json, quiet=quiet)
-    check_h5(out, "--out")
+    check_ending(out, "--out")
     system = options.chosen_molecule(ctx, molecule)
     simulation = Simulation.planned(
         out,

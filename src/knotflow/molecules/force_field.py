@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from knotflow.files import check_file
 from knotflow.molecules.structure import Structure, residue_label, with_hydrogens
 from knotflow.sentences import listed
 
@@ -85,6 +86,8 @@ def load_force_field(files: Sequence[str]) -> app.ForceField:
     """
     from openmm import app
 
+    for file in files:
+        check_file(Path(file))
     try:
         return app.ForceField(*files)
     except Exception as error:  # of any type: the files may even contain code

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from knotflow import checksums
-from knotflow.files import write_atomically
+from knotflow.files import read_file, write_atomically
 from knotflow.sentences import one_line
 
 FREELY: Final = 2**28
@@ -45,7 +45,7 @@ def read_arrays(path: Path, *, note: bool = False) -> dict[str, NDArray[Any]]:
         OSError: if there is no such file.
         ValueError: if it is another kind of file, or damaged.
     """
-    content = path.read_bytes()
+    content = read_file(path)
     with opened_arrays(path, source=io.BytesIO(content)) as arrays:
         found = {name: array.whole() for name, array in arrays.items()}
     with _understood(path), zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from knotflow import checksums
-from knotflow.files import hidden_beside, write_atomically
+from knotflow.files import hidden_beside, read_file, write_atomically
 from knotflow.json_values import parse_json
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _write_journal(path: Path, patches: list[tuple[int, bytes]], size: int) -> N
 
 def _read_journal(path: Path) -> tuple[list[tuple[int, bytes]], int] | None:
     try:
-        content = _journal(path).read_bytes()
+        content = read_file(_journal(path))
     except FileNotFoundError:
         return None
     line, _, body = content.partition(b"\n")

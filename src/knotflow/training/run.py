@@ -18,7 +18,7 @@ from knotflow.errors import ConfigError
 from knotflow.extras import optional
 from knotflow.files import only_writer, read_json, remove_lock, write_json
 from knotflow.flows import Flow, FlowConfig, load, save
-from knotflow.inputs import refuse_others
+from knotflow.inputs import refuse_others, refuse_strangers
 from knotflow.progress import Progress, silent
 from knotflow.ranks import agreed, leads, local_size, size
 from knotflow.sentences import one_line
@@ -43,6 +43,8 @@ Energy = Callable[[Tensor], Tensor]
 
 MODEL: Final = "model.safetensors"
 """Name of the model's file in a run folder."""
+WRITTEN: Final = (MODEL, "initial.safetensors", "last.ckpt", "log.csv", "split.json")
+"""Files in a run folder, beside ``config.json``."""
 
 
 def fit(
@@ -260,6 +262,7 @@ def _checked(name: str, flow: Flow, points: Batch | Tensor, mix: Mix, least: int
 def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Write ``config.json``, or refuse a folder that holds another run."""
     path = folder / "config.json"
+    refuse_strangers(path, "a training", [folder / name for name in WRITTEN])
     if not path.exists():
         write_json(path, description)
         return

@@ -23,7 +23,7 @@ from knotflow.extras import need
 from knotflow.files import only_writer, read_json, write_json
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint, fingerprint, refuse_others
+from knotflow.inputs import file_fingerprint, fingerprint, refuse_others, refuse_strangers
 from knotflow.molecules import MolecularSystem
 from knotflow.molecules.conformation import ConformationAngle
 from knotflow.molecules.force_field import Solvent
@@ -42,6 +42,8 @@ from knotflow.workflows.models import CHAINS, model_file
 
 RESULT: Final = "reweight.json"
 """File name of all numbers."""
+STARTS: Final = ("start.safetensors", "start.h5")
+"""The model before its adaptation, and chains that it learns from."""
 CHAIN_PLAN: Final = ExactPlan.parse({"chains": 64, "rows": 20, "burn_in": 20, "every": 2, "md_steps": 10})
 """Chains on the new energy: they give samples of it that do not come from weights."""
 STEPS: Final = 200
@@ -171,7 +173,7 @@ def reweight(
     adapted, evaluations, chains, moved = list[dict[str, Any]](), samples, None, None
     with only_writer(folder / "reweight"), force_field(target) as new:
         file = folder / MODEL
-        start = folder / "start.safetensors" if refine else file
+        start = folder / STARTS[0] if refine else file
         if not start.exists():
             BoltzmannGenerator(generator.coordinates, generator.flow, target.plain()).save(start)
         if refine:
@@ -218,16 +220,14 @@ def _data_of(model: Path, data: str | Path | None) -> Path | None:
 
 
 def _claim(folder: Path, model: Path, target: MolecularSystem, more: dict[str, Any]) -> None:
-    """Refuse a folder with results of another model, energy or adaptation."""
+    """Refuse a folder with results of another model, energy or adaptation, or of another command."""
     file = folder / "inputs.json"
+    refuse_strangers(file, "a reweighting", [folder / name for name in (MODEL, *STARTS, CHAINS, RESULT)])
     energy = fingerprint(target.energy_inputs())
     wanted = {"model": file_fingerprint(model), "energy": energy, **more}
     if file.exists():
         refuse_others(folder, "a reweighting", read_json(file), wanted)
-    elif (folder / MODEL).exists():
-        raise FileExistsError(f"{folder} holds a model already; choose another folder with --out.")
     else:
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(file, wanted)
 
 

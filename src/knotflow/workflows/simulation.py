@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from knotflow.files import check_h5
+from knotflow.files import check_ending
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
 from knotflow.simulation import Simulation
@@ -45,7 +45,7 @@ def simulate(
         ValueError: if a setting is wrong, or the file holds another simulation.
         OSError: if a file is missing or damaged.
     """
-    check_h5(Path(out), "out")
+    check_ending(Path(out), "out")
     system = chosen(molecule, {name: settings.pop(name) for name in OPTIONS & settings.keys()})
     simulation = Simulation.planned(out, system, ns, workers=workers, **settings)
     simulation.run(progress)

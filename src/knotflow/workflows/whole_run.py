@@ -23,9 +23,10 @@ from knotflow.config import Config
 from knotflow.dynamics.chain_run import ExactPlan, open_run
 from knotflow.energies import MolecularEnergy, TorchForceField, force_field
 from knotflow.energies.speed import evaluations_per_second
+from knotflow.errors import ConfigError
 from knotflow.files import only_writer, read_json, write_atomically, write_json
 from knotflow.flows.io import notes
-from knotflow.inputs import file_fingerprint, refuse_others
+from knotflow.inputs import file_fingerprint, refuse_others, refuse_strangers
 from knotflow.json_values import parse_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
@@ -100,6 +101,23 @@ class Amounts(Config):
     """States of each exact chain; 0: the weights are good enough without chains."""
 
 
+class Plan(Config):
+    """What ``plan.json`` holds: the settings of a run, the amounts decided so far, and the time spent."""
+
+    molecule: str
+    temperature: float
+    hours: float
+    seed: int
+    amounts: Amounts = Amounts()
+    spent: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Seconds that each stage has taken so far."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The settings."""
+        return self.model_dump(exclude={"amounts", "spent"})
+
+
 @dataclass(frozen=True)
 class Run:
     """A molecule, a folder and the time for it.
@@ -151,20 +169,34 @@ class Run:
         """The amounts that were decided."""
         return self.folder / "plan.json"
 
+    def noted(self) -> Plan:
+        """The plan so far."""
+        if not self.plan.exists():
+            return self._asked()
+        try:
+            return Plan.parse(read_json(self.plan))
+        except ValueError as error:
+            raise ConfigError(
+                f"{self.plan} is not the plan of a run, or is damaged ({error}); what is beside it is for "
+                "other commands, choose another --out for a new run."
+            ) from None
+
+    def _asked(self) -> Plan:
+        """The plan before anything is decided."""
+        about = {"molecule": self.system.name, "temperature": self.system.temperature}
+        return Plan.parse({**about, "hours": self.hours, "seed": self.seed})
+
+    def note(self, **parts: Any) -> None:
+        """Change parts of the plan."""
+        write_json(self.plan, self.noted().model_copy(update=parts).plain())
+
     def amounts(self) -> Amounts:
         """The amounts so far."""
-        found = read_json(self.plan, "amounts")["amounts"] if self.plan.exists() else {}
-        return Amounts.parse({**found, **self.given.model_dump(exclude_unset=True)})
+        return self.noted().amounts.model_copy(update=self.given.model_dump(exclude_unset=True))
 
     def decide(self, **amounts: Any) -> None:
         """Note amounts; None: they are to be decided again."""
-        found = self.amounts().model_copy(update=amounts).plain()
-        write_json(self.plan, {**self._inputs(), "amounts": found, "spent": self._spent()})
-
-    def _spent(self) -> dict[str, float]:
-        """Seconds that each stage has taken so far."""
-        found: dict[str, float] = read_json(self.plan).get("spent", {}) if self.plan.exists() else {}
-        return found
+        self.note(amounts=self.amounts().model_copy(update=amounts))
 
     def _timed(self, stage: str, work: Callable[[Progress], Any]) -> Callable[[Progress], None]:
         """The work of a stage, its time noted also if it is interrupted."""
@@ -174,36 +206,33 @@ class Run:
             try:
                 work(progress)
             finally:
-                spent = self._spent()
-                spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - began
-                write_json(self.plan, {**read_json(self.plan), "spent": spent})
+                spent = self.noted().spent
+                self.note(spent={**spent, stage: spent.get(stage, 0.0) + time.perf_counter() - began})
 
         return timed
 
-    def claim(self) -> None:
-        """Refuse a folder that holds another run."""
-        if self.plan.exists():
-            found = read_json(self.plan)
-            inputs = {key: value for key, value in found.items() if key not in ("amounts", "spent")}
-            undecided = found["amounts"].get("frames") is None
-            if undecided and inputs.get("hours") != self.hours:
-                # It was refused, or stopped within its first frames: it may have another time.
-                refuse_others(self.folder, "a run", {**inputs, "hours": self.hours}, self._inputs())
-                self.again("simulate")
-            else:
-                refuse_others(self.folder, "a run", inputs, self._inputs())
-        else:
-            self.decide()
+    def check(self) -> None:
+        """Refuse a folder of something else, or a time that is far too short, before anything is written."""
+        refuse_strangers(self.plan, "a run", [file for stage in SHARES for file in self._files(stage)])
+        found, asked = self.noted().inputs, self._asked().inputs
+        undecided = self.amounts().frames is None
+        if undecided:  # it was stopped within its first frames: it may have another time
+            found["hours"] = self.hours
+        refuse_others(self.folder, "a run", found, asked)
+        if undecided and not self.data.exists():
+            self._refuse_hopeless()
 
-    def _inputs(self) -> dict[str, Any]:
-        molecule = {"molecule": self.system.name, "temperature": self.system.temperature}
-        return {**molecule, "hours": self.hours, "seed": self.seed}
+    def claim(self) -> None:
+        """Note the settings, which `check` has found to be possible here."""
+        if self.noted().hours != self.hours:
+            self.again("simulate")
+        self.note(hours=self.hours, amounts=self.amounts())
 
     def seconds(self, stage: str) -> float:
         """The time for a stage: its share of what those before it have left, at least half of its own."""
         stages = list(SHARES)
         before, after = stages[: stages.index(stage)], stages[stages.index(stage) :]
-        all_time, spent = 3600 * self.hours, self._spent()
+        all_time, spent = 3600 * self.hours, self.noted().spent
         left = all_time - sum(spent.get(name, all_time * SHARES[name]) for name in before)
         own = SHARES[stage]
         return max(left * own / sum(SHARES[name] for name in after), all_time * own / 2)
@@ -216,13 +245,14 @@ class Run:
             for file in self._files(name):
                 shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
             self.decide(**{amount: None for amount in _DECIDED[name]})
-        spent = {name: seconds for name, seconds in self._spent().items() if name not in redone}
-        write_json(self.plan, {**read_json(self.plan), "spent": spent})
+        spent = {name: seconds for name, seconds in self.noted().spent.items() if name not in redone}
+        self.note(spent=spent)
 
     def _files(self, stage: str) -> list[Path]:
         """Everything that a stage writes."""
         ladder = trajectory.ladder_file(self.data)
-        run = ("config.json", "last.ckpt", "log.csv", "split.json", "initial.safetensors", "refinement")
+        # The last one tells that the others are of a training, also if this is interrupted.
+        run = ("last.ckpt", "log.csv", "split.json", "initial.safetensors", "refinement", "config.json")
         made = {
             "simulate": [self.data, self.data.with_name(f"{self.data.name}.state"), ladder],
             "train": [
@@ -270,7 +300,6 @@ class Run:
         amounts = self.amounts()
         if amounts.frames is None:
             began, first = time.perf_counter(), self.simulation(FIRST_FRAMES)
-            self._refuse_hopeless()
             clock = _Clock(progress)
             first.run(clock)
             left = self.seconds("simulate") - (time.perf_counter() - began)
@@ -544,6 +573,11 @@ def complete(job: Run, progress: Progress = silent, again: str | None = None) ->
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
     if again is not None and again not in SHARES:
         raise ValueError(f"the stage to do again must be one of {', '.join(SHARES)}, got {again!r}.")
+    if again is not None and not job.plan.exists():
+        raise ValueError(
+            f"there is no run in {job.folder} yet, so no stage can be done again; leave out --again."
+        )
+    job.check()
     with only_writer(job.folder / "run"):
         job.claim()
         if again is not None:
