@@ -10,6 +10,7 @@ import pytest
 from knotflow.files import read_json
 from knotflow.molecules import MolecularSystem, ala2
 from knotflow.statistics.estimates import Estimate
+from knotflow.training.config import TrainingConfig
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
 from knotflow.workflows.run_summary import Facts, lines, populations
@@ -60,11 +61,15 @@ def test_tasks_have_one_size_and_enough_replicas_to_hold_some_back(tmp_path: Pat
     assert plan.replicas >= 20 and simulation.ladder[0] == simulation.system.temperature
 
 
+BATCH = 100
+
+
 class Ready:
     """A training whose steps take so long."""
 
     def __init__(self, seconds: float, steps_in_a_pass: float = 1000.0) -> None:
         self.seconds, self.steps_in_a_pass = seconds, steps_in_a_pass
+        self.training = TrainingConfig(steps=1, batch_size=BATCH)
 
     def seconds_per_step(self) -> float:
         return self.seconds
@@ -73,10 +78,11 @@ class Ready:
 @pytest.mark.parametrize(
     ("step", "rate", "expected"),
     [
-        (0.01, 1e6, (6000, True, 3)),  # no longer than pays
-        (0.1, 1e5, (int(810 / (0.1 * 4.5 + 3.5 * EVALUATIONS / 1e5)), True, 3)),
-        (0.1, 100.0, (int(810 / (0.1 * 1.5 + 0.5 * EVALUATIONS / 100)), True, 1)),  # time for one cycle
-        (0.1, 10.0, (6000, False, None)),  # the refinement would take hours
+        (0.01, 1e6, (15_000, True, 3)),  # no longer than pays
+        (0.04, 1e5, (int(810 / (0.04 * 4.5 + 3.5 * EVALUATIONS * BATCH / 1e5)), True, 3)),
+        # Time for one cycle.
+        (0.1, 100.0, (int(810 / (0.1 * 1.5 + 0.5 * EVALUATIONS * BATCH / 100)), True, 1)),
+        (0.126, 10.0, (6428, False, None)),  # the refinement would take hours
         (0.99, 10.0, (818, False, None)),
     ],
 )
@@ -91,8 +97,8 @@ def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expe
     assert (amounts.steps, amounts.refine, amounts.cycles) == expected
     if amounts.refine:  # all of the time is used, unless more steps do not pay
         refined = (amounts.first_cycle or 0) * (2 ** (amounts.cycles or 0) - 1)
-        seconds = step * (amounts.steps or 0) + refined * (step + EVALUATIONS / rate)
-        assert amounts.first_cycle == 3000 or 0.9 * 810 < seconds <= 810
+        seconds = step * (amounts.steps or 0) + refined * (step + EVALUATIONS * BATCH / rate)
+        assert amounts.first_cycle == 8000 or 0.9 * 810 < seconds <= 810
     monkeypatch.setattr(whole_run, "prepare", None)  # decided once
     here.train(lambda *_: None)
     assert (here.choice().steps, here.choice().refine, here.choice().cycles) == expected
@@ -116,7 +122,7 @@ def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(9.9))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 1e5)
     with pytest.raises(
-        ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*1\.24"
+        ValueError, match=r"0\.5 hours are too short for the training: .* 81 steps only; .*3\.09"
     ):
         job(tmp_path).train(lambda *_: None)
     with pytest.raises(ValueError, match=r"hours must be a positive number, got -1"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from knotflow.training.data import thinned
 from knotflow.training.frames import load_data
 from knotflow.training.molecules import MoleculeTraining, standardised_metric, training_config
 from knotflow.training.refinement import refine
+
+BATCH: Final = 256
+"""Points of a step; what docs/tutorials/correct.md says was measured with so many."""
 
 
 def adapt(
@@ -37,7 +40,8 @@ def adapt(
         frames: Frames of the new energy, such as exact chains; they keep the flow from forgetting states.
         folder: For the files of the refinement.
         energy: The new energy.
-        steps: Steps of the cycle; each takes some `knotflow.training.refinement.EVALUATIONS` of the energy.
+        steps: Steps of the cycle, of `BATCH` points each; for each point the energy is evaluated some
+            `knotflow.training.refinement.EVALUATIONS` times.
         seed: Seed of all random numbers.
         progress: Called with the frames read, then with the steps done.
 
@@ -49,7 +53,7 @@ def adapt(
     train, validation = (
         part._replace(x=generator.unwound(part.x)) for part in map(thinned, (loaded.train, loaded.validation))
     )
-    choice = MoleculeTraining(steps=steps, seed=seed)
+    choice = MoleculeTraining(steps=steps, batch_size=BATCH, seed=seed)
     flow, cycles = refine(
         generator,
         train,

@@ -40,13 +40,13 @@ RATE: Final = 0.5
 """Largest learning rate of a cycle, relative to that of the training before."""
 ROUNDS: Final = 4
 """Rounds of new points in the first cycle; later cycles have rounds of the same length."""
-POINTS: Final = 100
-"""Points drawn in a round, for each of its steps."""
+POINTS: Final = 0.4
+"""Points drawn in a round, for each point of its batches."""
 CYCLES: Final = 3
 """Largest number of cycles for up to `FEW` coordinates; each doubling of these adds one."""
 FEW: Final = 60
 EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
-"""Energy evaluations for each step, at most."""
+"""Energy evaluations for each point of a batch, at most."""
 GAIN: Final = 0.1
 """A cycle after which -log of the effective sample size is not lower by this share is the last."""
 
@@ -61,9 +61,9 @@ def relative_length(cycles: int) -> int:
     return (1 << cycles) - 1
 
 
-def evaluations(first: int, cycles: int) -> float:
+def evaluations(first: int, cycles: int, batch_size: int) -> float:
     """Energy evaluations of a refinement, at most, given the steps of its first cycle."""
-    return EVALUATIONS * first * relative_length(cycles)
+    return EVALUATIONS * batch_size * first * relative_length(cycles)
 
 
 def refine(
@@ -102,9 +102,13 @@ def refine(
     steps = max(1, training.steps // 2) if first is None else first
     every = max(1, steps // ROUNDS)
     most = most_cycles(generator.flow.dim) if cycles is None else cycles
-    energy.expect(evaluations(steps, most))
+    energy.expect(evaluations(steps, most, training.batch_size))
     wells = Wells.of(generator.flow, train.x)
-    n = max(POINTS * every, 1000, math.ceil(OWN_SHARE * training.batch_size / REJECTED) + 1)
+    n = max(
+        round(POINTS * training.batch_size * every),
+        1000,
+        math.ceil(OWN_SHARE * training.batch_size / REJECTED) + 1,
+    )
     replay = Replay(generator, energy, masses, wells, folder / "replay", n=n)
     anchor = _with_target(replay, train, "frames")
     held_out = None if validation is None else _with_target(replay, validation, "held-out")

@@ -33,7 +33,7 @@ from knotflow.progress import Progress, silent, titled
 from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.storage.split import held_out
-from knotflow.training.adaptation import adapt
+from knotflow.training.adaptation import BATCH, adapt
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.training.run import MODEL
 from knotflow.transforms.base import check_count
@@ -244,7 +244,7 @@ def _adapt(
             generator, run.path, folder, energy, steps=steps, seed=plan.seed, progress=progress
         )
         found.save(file, adapted=cycles)
-    return run.evaluations + round(steps * EVALUATIONS)
+    return run.evaluations + round(steps * BATCH * EVALUATIONS)
 
 
 def _observed(

@@ -62,9 +62,9 @@ HOPELESS: Final = 5.0
 """A simulation that is expected to take so many times its share of the time is not begun."""
 MOST_FRAMES: Final = 500_000
 """Frames of all temperatures above which more hardly help, but fill memory."""
-STEPS: Final = (200, 6000)
+STEPS: Final = (500, 16_000)
 """Fewest and most steps of the training; the refinement adds more."""
-ENOUGH_STEPS: Final = 1000
+ENOUGH_STEPS: Final = 2500
 """Steps of the training below which it is better to leave out a cycle of the refinement."""
 PASSES: Final = 15
 """Passes through the frames after which a flow begins to memorise them."""
@@ -336,14 +336,14 @@ class Run:
         if self.amounts().steps is None:
             progress("timing a step of the training", 0, 0)
             ready = prepare(self.data, self.choice(), folder=self.folder)
-            step = ready.seconds_per_step()
+            step, batch = ready.seconds_per_step(), ready.training.batch_size
             enough = math.ceil(PASSES * ready.steps_in_a_pass)
             with force_field(self.system) as energy:
-                decided = self._timed_plan(step, enough, energy)
+                decided = self._timed_plan(step, batch, enough, energy)
                 if decided["refine"]:
                     # Compiled for so many evaluations, it may be faster, so that there is time for more.
-                    energy.expect(evaluations(decided["first_cycle"], decided["cycles"]))
-                    decided = self._timed_plan(step, enough, energy)
+                    energy.expect(evaluations(decided["first_cycle"], decided["cycles"], batch))
+                    decided = self._timed_plan(step, batch, enough, energy)
             del ready  # with its frames on the disk
             if decided["steps"] < min(STEPS[0], enough):
                 hours = self.hours * min(STEPS[0], enough) / max(1, decided["steps"])
@@ -351,10 +351,10 @@ class Run:
             self.decide(**decided)
         train_generator(self.data, self.folder, self.choice(), energy=force_field, progress=progress)
 
-    def _timed_plan(self, step: float, enough: int, energy: MolecularEnergy) -> dict[str, Any]:
-        """`_training_plan`, with the energy as fast as it is now."""
+    def _timed_plan(self, step: float, batch: int, enough: int, energy: MolecularEnergy) -> dict[str, Any]:
+        """`_training_plan` for batches of this size, with the energy as fast as it is now."""
         rate = evaluations_per_second(energy, self.system.positions)
-        return self._training_plan(step, step + EVALUATIONS / rate, enough)
+        return self._training_plan(step, step + EVALUATIONS * batch / rate, enough)
 
     def _training_plan(self, step: float, refining_step: float, enough: int) -> dict[str, Any]:
         """Steps of training and refinement that fit into the time.
