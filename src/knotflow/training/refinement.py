@@ -47,8 +47,10 @@ CYCLES: Final = 3
 FEW: Final = 60
 EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
 """Energy evaluations for each point of a batch, at most."""
+JUDGED: Final = "ess_clipped"
+"""The figure by which cycles are judged; without clipping, a single heavy sample may outweigh all others."""
 GAIN: Final = 0.1
-"""A cycle after which -log of the effective sample size is not lower by this share is the last."""
+"""A cycle after which -log of that effective sample size is not lower by this share is the last."""
 
 
 def most_cycles(n_coordinates: int) -> int:
@@ -133,8 +135,8 @@ def refine(
         found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
         seconds = agreed(notes(cycle / MODEL)["seconds"] if leads() else 0.0)
         history.append({"steps": length, "seconds": seconds, **found})
-        lost, was = (-math.log(max(figures["ess"], 1e-12)) for figures in (found, before))
-        if found["ess"] >= before["ess"]:
+        lost, was = (-math.log(max(figures[JUDGED], 1e-12)) for figures in (found, before))
+        if lost <= was:
             best, before = flow, found
         if lost > (1 - GAIN) * was:
             break
