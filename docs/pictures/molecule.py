@@ -1,6 +1,6 @@
 """Draws docs/images/molecule.png: alanine dipeptide by simulation and by the model that comes with knotflow.
 
-python docs/pictures/molecule.py runs/quickstart/ala2.h5 docs/images/molecule.png
+python docs/pictures/molecule.py runs/quickstart/data.h5 docs/images/molecule.png
 """
 
 import sys
