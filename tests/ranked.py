@@ -1,7 +1,8 @@
 """Commands in one launch of torchrun, with small pieces, so that few samples make work for several ranks.
 
 ``python -m torch.distributed.run ... -m tests.ranked commands.json`` runs the commands of a JSON file, lists
-of arguments. In ``DEATHS`` (JSON) is, for every start, the rank that dies and after how many seconds.
+of arguments. In ``DEATHS`` (JSON) is, for every start, the rank that dies, and how many seconds after the
+ranks met.
 """
 
 import json
@@ -59,11 +60,17 @@ def run_all(commands: list[list[str]]) -> None:
 
 def main() -> None:
     deaths = json.loads(os.environ.get("DEATHS", "[]"))[int(os.environ["TORCHELASTIC_RESTART_COUNT"]) :]
-    if deaths and deaths[0][0] == int(os.environ["RANK"]):
-        timer = Timer(deaths[0][1], os.kill, (os.getpid(), signal.SIGKILL))
-        timer.daemon = True
-        timer.start()
-    with small_pieces():
+    meet = torch.distributed.init_process_group
+
+    def met(**options: Any) -> None:
+        meet(**options)
+        if deaths and deaths[0][0] == int(os.environ["RANK"]):
+            timer = Timer(deaths[0][1], os.kill, (os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+
+    with small_pieces(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "init_process_group", met)
         ranks.run(lambda: run_all(json.loads(Path(sys.argv[1]).read_text())))
 
 

@@ -138,6 +138,15 @@ def test_killed_ranks_are_restarted_and_the_run_goes_on(alone: Path, tmp_path: P
     assert_same_training(tmp_path / "run", alone / "run")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_find_each_other_again_after_a_death(tmp_path: Path, rank: int) -> None:
+    """torchrun keeps its store, in which ranks that have died were found first."""
+    deaths = json.dumps([(rank, 0.3)])
+    ended = commands(tmp_path, SAMPLE, options=("--max-restarts", "1"), DEATHS=deaths)
+    assert ended.returncode == 0, ended.stderr
+    assert "connectFullMesh" not in ended.stderr and len(read_samples(tmp_path / "samples.h5")) == 330
+
+
 def test_an_error_is_one_sentence_of_one_rank(tmp_path: Path) -> None:
     ended = torchrun(tmp_path, "knotflow", "sample", "nothing", "--out", "a.h5")
     assert ended.returncode != 0

@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import sys
 import time
 import warnings
@@ -35,6 +36,7 @@ from knotflow.workers import packed, unpacked
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,6 +45,10 @@ Report = Callable[[int, Any], None]
 
 PATIENCE: Final = timedelta(days=30)
 """How long a rank waits for another. Ranks that die are noticed at once: torchrun ends or restarts all."""
+PORT: Final = "knotflow/port"
+"""Key under which rank 0 names the port of its store."""
+PAUSE: Final = 0.2
+"""Seconds between two looks at that key."""
 GRACE: Final = 10.0
 """Seconds that a helper waits before it tells of an error in `together`: usually rank 0 has it, too."""
 
@@ -168,8 +174,9 @@ def run(command: Callable[[], None]) -> None:
     import torch.distributed as dist
 
     # Without a backend: torch chooses gloo on CPUs and nccl on GPUs.
-    dist.init_process_group(timeout=PATIENCE)
-    _group = _Group(dist.get_rank(), number)
+    place = int(os.environ["RANK"])
+    dist.init_process_group(store=_meet(place), rank=place, world_size=number, timeout=PATIENCE)
+    _group = _Group(place, number)
     if _group.rank:
         _help(_group)
     status = 1
@@ -184,6 +191,35 @@ def run(command: Callable[[], None]) -> None:
             _group.tell("end", status)
             dist.destroy_process_group()
         _group = None
+
+
+def _meet(place: int) -> Store:
+    """A store of this start alone, at rank 0, in which the ranks find each other.
+
+    That of torchrun outlives a restart, and names ranks that have died: who looked for them would fail, or
+    wait without end. So it only names the port of the new store. While it still names the old one, nobody
+    answers there, for all ranks have ended before any is started again.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host = os.environ["MASTER_ADDR"]
+    shared = TCPStore(host, int(os.environ["MASTER_PORT"]), timeout=PATIENCE)
+    if place == 0:
+        own = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        shared.set(PORT, str(own.port))
+        return own
+    while not _answers(host, port := int(shared.get(PORT))):
+        time.sleep(PAUSE)
+    return TCPStore(host, port, wait_for_workers=False, timeout=PATIENCE)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a process listens at a port."""
+    try:
+        socket.create_connection((host, port), timeout=GRACE).close()
+    except OSError:
+        return False
+    return True
 
 
 def _help(group: _Group) -> NoReturn:
