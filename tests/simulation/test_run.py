@@ -91,6 +91,21 @@ def test_frames_written_before_a_lost_state_are_not_repeated(tmp_path: Path) -> 
     assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
 
 
+def test_killed_before_its_first_state_it_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run(tmp_path / "a.h5")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(simulate.RunState, "save", killed)
+        run(tmp_path / "b.h5")
+    assert (tmp_path / "b.h5").exists() and not (tmp_path / "b.h5.state").exists()
+    run(tmp_path / "b.h5")
+    assert_same(tmp_path / "a.h5", tmp_path / "b.h5")
+
+
 def test_a_run_resumes_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same platform, whichever would be the fastest now; elsewhere if that one is gone."""
     monkeypatch.setattr(simulate, "fastest_platform", lambda *_: "Reference")

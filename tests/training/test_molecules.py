@@ -259,7 +259,7 @@ def test_the_training_of_the_paper() -> None:
 
 def test_the_other_presets() -> None:
     best = training_config(MoleculeTraining(), 100_000, 60)
-    assert (best.schedule, best.learning_rate, best.batch_size) == ("cosine", RATE, 256)
+    assert (best.schedule, best.learning_rate, best.batch_size) == ("cosine", RATE, 96)
     assert training_config(MoleculeTraining(), 100_000, 240).learning_rate == pytest.approx(RATE / 2)
     assert best.loss.nll == 1 and best.loss.force_matching == pytest.approx(FORCE_SHARE * 0.5 * 60)
     assert best.loss.force_limit == FORCE_LIMIT and best.loss.energy_matching == best.own_share == 0

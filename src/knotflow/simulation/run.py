@@ -151,10 +151,15 @@ class Simulation:
             self.system = info.system
             self._begun_on = info.provenance.get("place")
             self.ladder_every = info.provenance.get("ladder_every", 0)
-            self.state = RunState.load(self.state_path)
+            # Killed before it wrote its first state, it has lost nothing.
+            begun = info.n_frames > 0 or self.state_path.exists()
+            self.state = RunState.load(self.state_path) if begun else self._fresh()
             self._check_ladder_file()
         else:
-            self.state = RunState.fresh(system.positions, plan.replicas, len(self.ladder))
+            self.state = self._fresh()
+
+    def _fresh(self) -> RunState:
+        return RunState.fresh(self.system.positions, self.plan.replicas, len(self.ladder))
 
     def _check_affordable(self) -> None:
         """Refuse a run that would never end, or has no room."""
