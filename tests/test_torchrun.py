@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,5 +152,7 @@ def test_an_error_is_one_sentence_of_one_rank(tmp_path: Path) -> None:
     ended = torchrun(tmp_path, "knotflow", "sample", "nothing", "--out", "a.h5")
     assert ended.returncode != 0
     assert ended.stderr.count("Error: there is no model file nothing") == 1 and not ended.stdout
-    assert ended.stderr.count("exitcode  : 2") == 1 and ended.stderr.count("exitcode  : ") == 2
+    codes = re.findall(r"exitcode  : (-?\d+)", ended.stderr)
+    # The rank that failed says 2, unless torchrun sees first that the other one lost it, and ends it.
+    assert len(codes) == 2 and set(codes) <= {"1", "2", "-15"}
     assert list(tmp_path.iterdir()) == []

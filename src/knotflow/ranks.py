@@ -16,6 +16,7 @@ Messages are pickles between processes of one job, as in `knotflow.workers` and 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -228,19 +229,18 @@ def _help(group: _Group) -> NoReturn:
 
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    status = 1
     try:
         while (message := group.told())[0] != "end":
             _obey(group, *message)
-        status = message[1]
-        dist.destroy_process_group()
     except (RuntimeError, KeyboardInterrupt):
         # Rank 0 or the network is gone: torchrun says which process failed first.
         sys.exit(1)
     except Exception:
         time.sleep(GRACE)
         raise
-    sys.exit(status)
+    with contextlib.suppress(RuntimeError):  # rank 0, which holds the store, may have ended already
+        dist.destroy_process_group()
+    sys.exit(message[1])
 
 
 def _obey(group: _Group, kind: str, *content: Any) -> None:
