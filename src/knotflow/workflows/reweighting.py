@@ -34,7 +34,7 @@ from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.storage.split import held_out
 from knotflow.training.adaptation import BATCH, adapt
-from knotflow.training.refinement import EVALUATIONS
+from knotflow.training.refinement import evaluations as refining
 from knotflow.training.run import MODEL
 from knotflow.transforms.base import check_count
 from knotflow.version import __version__
@@ -244,7 +244,7 @@ def _adapt(
             generator, run.path, folder, energy, steps=steps, seed=plan.seed, progress=progress
         )
         found.save(file, adapted=cycles)
-    return run.evaluations + round(steps * BATCH * EVALUATIONS)
+    return run.evaluations + round(refining(steps, 1, BATCH))
 
 
 def _observed(
