@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
 from knotflow.molecules import MolecularSystem
-from knotflow.training import Batch, molecules, refinement
+from knotflow.training import Batch, cycles, molecules, refinement
 from knotflow.training.data import select
 from knotflow.training.module import FlowModule
 from knotflow.training.molecules import MoleculeTraining, train_generator
@@ -42,7 +43,7 @@ def small() -> Iterator[None]:
     """Few samples, and two cycles that are done whatever comes of them, for speed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(molecules, "MONITORED", 100)
-        patch.setattr(refinement, "CYCLES", 2)
+        patch.setattr(cycles, "CYCLES", 2)
         patch.setattr(refinement, "GAIN", -1e9)
         yield
 
@@ -75,15 +76,15 @@ def test_it_improves_the_weights_and_says_so(trained: Path, refined: tuple[Path,
     assert {key: found[key] for key in before if key not in ("choice", "seconds")} == {
         key: before[key] for key in before if key not in ("choice", "seconds")
     }
-    cycles = found["refinement"]
-    assert [cycle["steps"] for cycle in cycles] == [12, 24]  # of 24 steps of the training
+    history = found["refinement"]
+    assert [cycle["steps"] for cycle in history] == [12, 24]  # of 24 steps of the training
     start = read_json(folder / "refinement" / "start.json")
-    assert max(cycle["ess"] for cycle in cycles) > start["ess"] + 0.05
-    assert found["seconds"] == pytest.approx(before["seconds"] + sum(cycle["seconds"] for cycle in cycles))
+    assert max(cycle["ess"] for cycle in history) > start["ess"] + 0.05
+    assert found["seconds"] == pytest.approx(before["seconds"] + sum(cycle["seconds"] for cycle in history))
     loaded = BoltzmannGenerator.load(folder / "model.safetensors")
     assert all(map(torch.equal, weights(loaded), weights(model)))
     # The best of its flows.
-    best = 1 + max(range(2), key=lambda number: cycles[number]["ess_clipped"])
+    best = 1 + max(range(2), key=lambda number: history[number]["ess_clipped"])
     kept = BoltzmannGenerator.load(folder / "model.safetensors").flow.state_dict()
     of_cycle = load(folder / "refinement" / f"cycle-{best}" / "model.safetensors").state_dict()
     assert kept.keys() == of_cycle.keys() and all(torch.equal(kept[key], of_cycle[key]) for key in kept)
@@ -98,12 +99,12 @@ def test_fewer_frames_than_a_batch_at_the_target(data: Path, trained: Path, tmp_
     expected: list[float] = []
     with field(ready.system) as energy:
         energy.expect = expected.append  # type: ignore[method-assign]
-        flow, cycles = refinement.refine(
+        flow, history = refinement.refine(
             model, few, ready.training, tmp_path, energy=energy, masses=masses, metric=ready.metric, first=4
         )
-    assert [cycle["steps"] for cycle in cycles] == [4, 8]
+    assert [cycle["steps"] for cycle in history] == [4, 8]
     assert expected == [pytest.approx(12 * refinement.EVALUATIONS * ready.training.batch_size)]
-    assert flow.dim == model.flow.dim and all(0 < cycle["ess"] <= 1 for cycle in cycles)
+    assert flow.dim == model.flow.dim and all(0 < cycle["ess"] <= 1 for cycle in history)
 
 
 def test_what_is_left_in_the_folder(refined: tuple[Path, BoltzmannGenerator]) -> None:
@@ -212,7 +213,7 @@ def faked(figures: list[float], patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("figures", "cycles", "best"),
+    ("figures", "count", "best"),
     [
         ([0.5, 0.9, 0.99, 0.995, 0.999], 4, 4),  # the largest number of cycles
         ([0.5, 0.9, 0.901], 2, 2),  # hardly better: the last one
@@ -224,7 +225,7 @@ def faked(figures: list[float], patch: pytest.MonkeyPatch) -> None:
 )
 def test_it_stops_by_itself_and_keeps_the_best(
     figures: list[float],
-    cycles: int,
+    count: int,
     best: int,
     data: Path,
     trained: Path,
@@ -234,20 +235,20 @@ def test_it_stops_by_itself_and_keeps_the_best(
     folder = Path(shutil.copytree(trained, tmp_path / "run"))
     start = BoltzmannGenerator.load(folder / "model.safetensors")
     faked(figures, monkeypatch)
-    monkeypatch.setattr(refinement, "CYCLES", 4)
+    monkeypatch.setattr(cycles, "CYCLES", 4)
     monkeypatch.setattr(refinement, "GAIN", 0.1)
     model = train_generator(data, folder, REFINED, energy=field)
     for found, before in zip(weights(model), weights(start), strict=True):
         torch.testing.assert_close(found, before + best)
     noted = notes(folder / "model.safetensors")["refinement"]
-    assert [cycle["ess_clipped"] for cycle in noted] == figures[1 : cycles + 1]
-    assert [cycle["steps"] for cycle in noted] == [12 * 2**i for i in range(cycles)]
+    assert [cycle["ess_clipped"] for cycle in noted] == figures[1 : count + 1]
+    assert [cycle["steps"] for cycle in noted] == [12 * 2**i for i in range(count)]
 
 
 def test_progress(data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cycle is a stage with its steps, and says how good the model was before it."""
     folder, seen = Path(shutil.copytree(trained, tmp_path / "run")), list[tuple]()
-    monkeypatch.setattr(refinement, "CYCLES", 1)
+    monkeypatch.setattr(cycles, "CYCLES", 1)
     train_generator(data, folder, REFINED, energy=field, progress=lambda *now: seen.append(now))
     told = [now for now in seen if now[0].startswith("refining, cycle 1")]
     assert [now[1] for now in told] == list(range(13))[:: told[1][1] - told[0][1]]
@@ -310,3 +311,24 @@ def test_without_forces_and_with_large_batches(data: Path, tmp_path: Path) -> No
     assert all(weight.isfinite().all() for weight in weights(model))
     names = {name for _, name, _ in read_log(tmp_path / "run" / "refinement" / "cycle-1" / "log.csv")}
     assert "energy_matching" in names and "force_matching" not in names
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_it_ends_in_time(
+    seconds: float, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without time there is no cycle; with time for some, they have all of it."""
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    start = BoltzmannGenerator.load(folder / "model.safetensors")
+    faked([0.5, 0.9, 0.99], monkeypatch)
+    monkeypatch.setattr(refinement, "evaluations_per_second", lambda *_: 1e9)
+    monkeypatch.setattr(molecules, "Deadline", lambda until, _: cycles.Deadline(until, 0.1))
+    until = time.time() + seconds
+    model = train_generator(data, folder, REFINED, energy=field, until=until)
+    noted = notes(folder / "model.safetensors")["refinement"]
+    assert len(noted) == (2 if seconds else 0)
+    if seconds:  # for 300 steps, of which a third are those of the first cycle; then 100 took no time
+        assert noted[0]["steps"] == pytest.approx(100, abs=20) and noted[1]["steps"] > 200
+    for found, before in zip(weights(model), weights(start), strict=True):
+        torch.testing.assert_close(found, before + len(noted))
+    assert train_generator(data, folder, REFINED, energy=field, until=0.0).flow.dim == start.flow.dim

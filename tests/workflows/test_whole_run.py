@@ -1,8 +1,10 @@
 """A run's parts: time shared out, amounts decided once, numbers in words. All of it: tests/cli."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from knotflow.statistics.estimates import Estimate
 from knotflow.training.config import TrainingConfig
 from knotflow.training.refinement import EVALUATIONS
 from knotflow.workflows import whole_run
+from knotflow.workflows.run_plan import SHARES, Amounts
 from knotflow.workflows.run_summary import Facts, lines, populations
-from knotflow.workflows.whole_run import NOTE, PASSES, SHARES, Amounts, Run, complete
+from knotflow.workflows.whole_run import NOTE, PASSES, Run, complete
 
 
 def measure(value: float | None, error: float | None = 0.0, note: str = "") -> dict:
@@ -69,53 +72,53 @@ class Ready:
 
     def __init__(self, seconds: float, steps_in_a_pass: float = 1000.0) -> None:
         self.seconds, self.steps_in_a_pass = seconds, steps_in_a_pass
-        self.training = TrainingConfig(steps=1, batch_size=BATCH)
+        self.training, self.flow = TrainingConfig(steps=1, batch_size=BATCH), SimpleNamespace(dim=60)
 
     def seconds_per_step(self) -> float:
         return self.seconds
 
 
+def refining(step: float, rate: float) -> float:
+    """Seconds of a step of the refinement."""
+    return step + EVALUATIONS * BATCH / rate
+
+
 @pytest.mark.parametrize(
     ("step", "rate", "expected"),
     [
-        (0.01, 1e6, (15_000, True, 3)),  # no longer than pays
-        (0.04, 1e5, (int(810 / (0.04 * 4.5 + 3.5 * EVALUATIONS * BATCH / 1e5)), True, 3)),
+        (0.01, 1e6, (15_000, True)),  # no longer than pays
+        (0.04, 1e5, (int(810 / (0.04 + 3.5 * refining(0.04, 1e5))), True)),
         # Time for one cycle.
-        (0.1, 100.0, (int(810 / (0.1 * 1.5 + 0.5 * EVALUATIONS * BATCH / 100)), True, 1)),
-        (0.126, 10.0, (6428, False, None)),  # the refinement would take hours
-        (0.99, 10.0, (818, False, None)),
+        (0.1, 100.0, (int(810 / (0.1 + 0.5 * refining(0.1, 100.0))), True)),
+        (0.126, 10.0, (6428, False)),  # the refinement would take hours
+        (0.99, 10.0, (818, False)),
     ],
 )
 def test_the_training_fits_into_its_time(tmp_path, monkeypatch, step, rate, expected) -> None:
+    untils = list[float]()
     monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(step))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: rate)
-    monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
+    monkeypatch.setattr(whole_run, "train_generator", lambda *_, until, **__: untils.append(until))
     here = job(tmp_path)
     here.claim()
+    began = time.time()
     here.train(lambda *_: None)
-    amounts = here.amounts()
-    assert (amounts.steps, amounts.refine, amounts.cycles) == expected
-    if amounts.refine:  # all of the time is used, unless more steps do not pay
-        refined = (amounts.first_cycle or 0) * (2 ** (amounts.cycles or 0) - 1)
-        seconds = step * (amounts.steps or 0) + refined * (step + EVALUATIONS * BATCH / rate)
-        assert amounts.first_cycle == 8000 or 0.9 * 810 < seconds <= 810
+    assert (here.choice().steps, here.choice().refine) == expected
     monkeypatch.setattr(whole_run, "prepare", None)  # decided once
+    here.plan.note(spent={"train": 300.0})  # before it was interrupted
     here.train(lambda *_: None)
-    assert (here.choice().steps, here.choice().refine, here.choice().cycles) == expected
+    assert (here.choice().steps, here.choice().refine) == expected
+    # The refinement takes what is left.
+    assert [until - began for until in untils] == [pytest.approx(810, abs=60), pytest.approx(510, abs=60)]
     here.again("train")
-    assert here.amounts().steps is here.amounts().cycles is here.amounts().first_cycle is None
+    assert here.plan.amounts() == Amounts() and not here.plan.noted().spent
 
 
 def test_few_frames_are_not_memorised(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(whole_run, "prepare", lambda *_, **__: Ready(0.1, 4.0))
     monkeypatch.setattr(whole_run, "evaluations_per_second", lambda *_: 500.0)
-    monkeypatch.setattr(whole_run, "train_generator", lambda *_, **__: None)
-    here = job(tmp_path)
-    here.train(lambda *_: None)
     # 60 steps leave time for the refinement, even with a slow energy.
-    assert (here.amounts().steps, here.amounts().refine) == (4 * PASSES, True)
-    # And the time that the training does not take.
-    assert (here.amounts().first_cycle or 0) > 4 * PASSES
+    assert job(tmp_path)._training_plan() == (4 * PASSES, True)
 
 
 def test_too_little_time_is_said_with_what_is_needed(tmp_path, monkeypatch) -> None:
@@ -144,7 +147,7 @@ def test_chains_are_run_if_weights_are_not_good_enough(tmp_path, monkeypatch, sh
 def test_a_stage_again_removes_it_and_what_follows(tmp_path: Path) -> None:
     here = Run(tmp_path, ala2(), 0.5)
     here.claim()
-    here.decide(frames=100, steps=200, samples=1000, rows=0)
+    here.plan.decide(frames=100, steps=200, samples=1000, rows=0)
     for file in (here.data, here.model, here.samples, here.metrics, here.page):
         file.write_bytes(b"content")
     (tmp_path / "refinement").mkdir()
@@ -152,7 +155,7 @@ def test_a_stage_again_removes_it_and_what_follows(tmp_path: Path) -> None:
     here.again("train")
     left = {"data.h5", "plan.json", "mine.txt"}
     assert {file.name for file in tmp_path.iterdir()} == left
-    assert here.amounts() == Amounts(frames=100)
+    assert here.plan.amounts() == Amounts(frames=100)
 
 
 def test_five_lines_tell_the_numbers() -> None:
@@ -215,16 +218,16 @@ def test_populations_answer_for_a_molecule_without_phi() -> None:
 def test_time_that_a_stage_does_not_need_goes_to_the_next(tmp_path: Path) -> None:
     here = Run(tmp_path, ala2(), 1.0)
     here.claim()
-    assert here.seconds("simulate") == pytest.approx(0.3 * 3600)
-    assert here.seconds("train") == pytest.approx(0.45 * 3600), "as planned until the simulation is over"
-    here._timed("simulate", lambda _: None)(lambda *_: None)
-    assert here.seconds("train") == pytest.approx(0.45 / 0.7 * 3600, rel=1e-3)
-    plan = read_json(here.plan)
-    here.plan.write_text(json.dumps({**plan, "spent": {"simulate": 3600.0}}))
-    assert here.seconds("train") == pytest.approx(0.45 / 2 * 3600), "a late simulation leaves half of it"
+    assert here.plan.seconds("simulate") == pytest.approx(0.3 * 3600)
+    assert here.plan.seconds("train") == pytest.approx(0.45 * 3600), "as planned until the simulation is over"
+    here.plan.timed("simulate", lambda _: None)(lambda *_: None)
+    assert here.plan.seconds("train") == pytest.approx(0.45 / 0.7 * 3600, rel=1e-3)
+    plan = read_json(here.plan.path)
+    here.plan.path.write_text(json.dumps({**plan, "spent": {"simulate": 3600.0}}))
+    assert here.plan.seconds("train") == pytest.approx(0.45 / 2 * 3600), "a late simulation leaves half of it"
     here.claim()  # the time spent is no setting
     here.again("simulate")
-    assert here.seconds("train") == pytest.approx(0.45 * 3600)
+    assert here.plan.seconds("train") == pytest.approx(0.45 * 3600)
 
 
 def test_the_time_of_an_interrupted_stage_counts(tmp_path: Path) -> None:
@@ -236,8 +239,8 @@ def test_the_time_of_an_interrupted_stage_counts(tmp_path: Path) -> None:
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            here._timed("simulate", interrupted)(lambda *_: None)
-    assert 0 < here.noted().spent["simulate"] < 60
+            here.plan.timed("simulate", interrupted)(lambda *_: None)
+    assert 0 < here.plan.noted().spent["simulate"] < 60
 
 
 @pytest.mark.parametrize("name", ["data.h5", "model.safetensors", "samples.h5", "report.html"])

@@ -98,7 +98,8 @@ def quickstart(
     """
     need("the quickstart", *MODULES)
     from knotflow.molecules import ala2
-    from knotflow.workflows.whole_run import Amounts, Run
+    from knotflow.workflows.run_plan import Amounts
+    from knotflow.workflows.whole_run import Run
 
     smoke = Amounts(frames=120, steps=20, samples=200, rows=0)
     job = Run(out, ala2(), QUICKSTART_HOURS, seed)

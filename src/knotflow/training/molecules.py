@@ -32,6 +32,7 @@ from knotflow.ranks import agreed, leads, together
 from knotflow.resources import check_time
 from knotflow.storage import trajectory
 from knotflow.training.config import Count, LossConfig, TrainingConfig, Weight
+from knotflow.training.cycles import Deadline
 from knotflow.training.data import select, thinned
 from knotflow.training.frames import load_data
 from knotflow.training.mapped import rewritten
@@ -81,10 +82,6 @@ class MoleculeTraining(Config):
     refine: bool | None = None
     """Whether to go on with points of the model itself, see `refine`; None: with the preset best, if there is
     an energy."""
-    first_cycle: Count | None = None
-    """Steps of the first cycle of the refinement; None: half of those of the training."""
-    cycles: Count | None = None
-    """Largest number of cycles of the refinement; None: by the number of coordinates, see `most_cycles`."""
     epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Passes through the training data."""
     steps: Count | None = None
@@ -290,6 +287,7 @@ def train_generator(
     choice: MoleculeTraining | None = None,
     *,
     energy: Callable[[MolecularSystem], MolecularEnergy] | None = None,
+    until: float | None = None,
     progress: Progress | None = None,
 ) -> BoltzmannGenerator:
     """Train a Boltzmann generator on a trajectory file and return it.
@@ -304,13 +302,16 @@ def train_generator(
         choice: preset and changes to it.
         energy: makes the energy of the molecule, as `knotflow.energies.force_field` does. It is needed for
             the effective sample size in the log, for the refinement and for the reverse divergence.
+        until: when to end the refinement, on the clock of `time.time`; its cycles are then as long as the
+            time allows.
         progress: called with the frames read, then with the steps done, see `fit`.
     """
     choice = MoleculeTraining() if choice is None else choice
     if choice.refine and energy is None:
         raise ValueError("refine needs an energy: give energy=..., or set it to False.")
-    with together("knotflow.training.molecules:train_generator", data, folder, choice, energy=energy):
-        return _trained(data, folder, choice, energy, progress)
+    target = "knotflow.training.molecules:train_generator"
+    with together(target, data, folder, choice, energy=energy, until=until):
+        return _trained(data, folder, choice, energy, until, progress)
 
 
 def _trained(
@@ -318,6 +319,7 @@ def _trained(
     folder: str | Path,
     choice: MoleculeTraining,
     energy: Callable[[MolecularSystem], MolecularEnergy] | None,
+    until: float | None,
     progress: Progress | None,
 ) -> BoltzmannGenerator:
     """The generator, trained and refined; all ranks do this together."""
@@ -342,7 +344,9 @@ def _trained(
         return BoltzmannGenerator(generator.coordinates, flow, generator.molecule)
     trained = BoltzmannGenerator(generator.coordinates, flow, generator.molecule, generator.temperatures)
     refined = choice.preset == "best" if choice.refine is None else choice.refine
-    return _refined(ready, trained, folder, field, progress) if field is not None and refined else trained
+    if field is None or not refined:
+        return trained
+    return _refined(ready, trained, folder, field, until, progress)
 
 
 def _refined(
@@ -350,6 +354,7 @@ def _refined(
     trained: BoltzmannGenerator,
     folder: Path,
     energy: MolecularEnergy,
+    until: float | None,
     progress: Progress | None,
 ) -> BoltzmannGenerator:
     """The generator at the target temperature, refined; its model file replaces that of the training."""
@@ -370,8 +375,7 @@ def _refined(
         masses=Masses.molecule(system.masses, system.temperature),
         metric=ready.metric,
         validation=validation,
-        first=ready.choice.first_cycle,
-        cycles=ready.choice.cycles,
+        deadline=None if until is None else Deadline(until, found["seconds"] / ready.training.steps),
         progress=progress,
     )
     refined = BoltzmannGenerator(trained.coordinates, flow, trained.molecule)

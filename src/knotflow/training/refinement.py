@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from knotflow.dynamics.masses import Masses
+from knotflow.energies.speed import evaluations_per_second
 from knotflow.files import read_json, write_json
 from knotflow.flows import Flow
 from knotflow.flows.io import notes
@@ -24,6 +27,7 @@ from knotflow.progress import Progress, silent
 from knotflow.ranks import agreed, leads
 from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
+from knotflow.training.cycles import Cycles, Deadline, most_cycles
 from knotflow.training.objectives import Batch, Metric
 from knotflow.training.replay import MOVE_STEPS, MOVED, REJECTED, Replay, Wells
 from knotflow.training.run import MODEL, fit
@@ -42,9 +46,6 @@ ROUNDS: Final = 4
 """Rounds of new points in the first cycle; later cycles have rounds of the same length."""
 POINTS: Final = 0.4
 """Points drawn in a round, for each point of its batches."""
-CYCLES: Final = 3
-"""Largest number of cycles for up to `FEW` coordinates; each doubling of these adds one."""
-FEW: Final = 60
 EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
 """Energy evaluations for each point of a batch, at most."""
 JUDGED: Final = "ess_clipped"
@@ -53,19 +54,9 @@ GAIN: Final = 0.1
 """A cycle after which -log of that effective sample size is not lower by this share is the last."""
 
 
-def most_cycles(n_coordinates: int) -> int:
-    """Largest number of cycles of the refinement of a flow of so many coordinates."""
-    return CYCLES + max(0, round(math.log2(n_coordinates / FEW)))
-
-
-def relative_length(cycles: int) -> int:
-    """Steps of so many cycles together, relative to those of the first."""
-    return (1 << cycles) - 1
-
-
-def evaluations(first: int, cycles: int, batch_size: int) -> float:
-    """Energy evaluations of a refinement, at most, given the steps of its first cycle."""
-    return EVALUATIONS * batch_size * first * relative_length(cycles)
+def evaluations(steps: float, batch_size: int) -> float:
+    """Energy evaluations of so many steps, at most."""
+    return EVALUATIONS * batch_size * steps
 
 
 def refine(
@@ -80,6 +71,7 @@ def refine(
     validation: Batch | None = None,
     first: int | None = None,
     cycles: int | None = None,
+    deadline: Deadline | None = None,
     progress: Progress | None = None,
 ) -> tuple[Flow, list[dict[str, Any]]]:
     """Refine the flow of a trained generator; returns the best flow, and the figures of every cycle.
@@ -97,14 +89,20 @@ def refine(
         validation: frames held out.
         first: steps of the first cycle; None: half as many as the training had.
         cycles: largest number of cycles; None: `most_cycles`.
+        deadline: when to end. Cycles are then as long as the time allows, ``first`` steps or more.
         progress: called with the progress of each cycle.
     """
     report = progress or silent
     report("judging frames and samples", 0, 0)
-    steps = max(1, training.steps // 2) if first is None else first
+    plan = Cycles(
+        folder,
+        max(1, training.steps // 2) if first is None else first,
+        most_cycles(generator.flow.dim) if cycles is None else cycles,
+        deadline,
+    )
+    _expect(energy, generator, training.batch_size, plan)
+    steps = agreed(plan.steps(1) if leads() else 0)
     every = max(1, steps // ROUNDS)
-    most = most_cycles(generator.flow.dim) if cycles is None else cycles
-    energy.expect(evaluations(steps, most, training.batch_size))
     wells = Wells.of(generator.flow, train.x)
     n = max(
         round(POINTS * training.batch_size * every),
@@ -117,24 +115,27 @@ def refine(
     flow, history = generator.flow, list[dict[str, Any]]()
     best = flow
     before = _measured(replay, flow, folder / "start.json", training.seed)
-    for number in range(most):
-        length = steps * 2**number
-        cycle = folder / f"cycle-{number + 1}"
+    for number in range(1, plan.most + 1):
+        steps = agreed(plan.steps(number) if leads() else 0)
+        if not steps:
+            break
+        cycle, began = plan.path(number), time.perf_counter()
         note = ", ".join(f"{key} {100 * value:.1f} %" for key, value in before.items()) + " before"
         flow = fit(
             copy.deepcopy(flow),  # it is changed in place
             anchor,
-            _config(training, length, every, len(anchor.x)),
+            _config(training, steps, every, len(anchor.x)),
             cycle,
             validation=held_out,
             metric=metric,
             own=replay,
-            progress=_noted(f"refining, cycle {number + 1} of at most {most}", note, report),
+            progress=_noted(f"refining, cycle {number} of at most {plan.most}", note, report),
         )
-        replay.offset += length
-        found = _measured(replay, flow, cycle / "figures.json", training.seed + number + 1)
+        replay.offset += steps
+        found = _measured(replay, flow, cycle / "figures.json", training.seed + number)
         seconds = agreed(notes(cycle / MODEL)["seconds"] if leads() else 0.0)
-        history.append({"steps": length, "seconds": seconds, **found})
+        plan.seconds = max(seconds, time.perf_counter() - began) / steps  # the longer: it may have resumed
+        history.append({"steps": steps, "seconds": seconds, **found})
         lost, was = (-math.log(max(figures[JUDGED], 1e-12)) for figures in (found, before))
         if lost <= was:
             best, before = flow, found
@@ -143,6 +144,18 @@ def refine(
     if leads():
         replay.clear()
     return best, history
+
+
+def _expect(energy: MolecularEnergy, generator: BoltzmannGenerator, batch_size: int, plan: Cycles) -> None:
+    """Tell the energy how many evaluations will follow; with a deadline, find out how long a step takes."""
+    if plan.deadline is not None:
+        positions = np.asarray(generator.molecule["positions"])
+        for _ in range(2):  # compiled for so many, it may be faster
+            rate = evaluations_per_second(energy, positions)
+            plan.seconds = plan.deadline.step + evaluations(1, batch_size) / rate
+            energy.expect(evaluations(plan.total, batch_size))
+    else:
+        energy.expect(evaluations(plan.total, batch_size))
 
 
 def _config(training: TrainingConfig, steps: int, every: int, frames: int) -> TrainingConfig:

@@ -244,7 +244,7 @@ def _adapt(
             generator, run.path, folder, energy, steps=steps, seed=plan.seed, progress=progress
         )
         found.save(file, adapted=cycles)
-    return run.evaluations + round(refining(steps, 1, BATCH))
+    return run.evaluations + round(refining(steps, BATCH))
 
 
 def _observed(

@@ -13,18 +13,15 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from knotflow.analysis.evaluation import evaluation_inputs, noted_evaluation
-from knotflow.config import Config
 from knotflow.dynamics.chain_run import ExactPlan, open_run
-from knotflow.energies import MolecularEnergy, TorchForceField, force_field
+from knotflow.energies import TorchForceField, force_field
 from knotflow.energies.speed import evaluations_per_second
-from knotflow.errors import ConfigError
-from knotflow.files import only_writer, read_json, write_atomically, write_json
+from knotflow.files import only_writer, read_json, write_atomically
 from knotflow.flows.io import notes
 from knotflow.inputs import file_fingerprint, refuse_others, refuse_strangers
 from knotflow.json_values import parse_json
@@ -34,24 +31,17 @@ from knotflow.resources import check_time
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation.engines import EngineName, engine_of
 from knotflow.storage import trajectory
+from knotflow.training.cycles import most_cycles, relative_length
 from knotflow.training.molecules import MoleculeTraining, prepare, train_generator
-from knotflow.training.refinement import EVALUATIONS, evaluations, most_cycles, relative_length
+from knotflow.training.refinement import evaluations
 from knotflow.version import __version__
 from knotflow.workflows.evaluation import evaluate
 from knotflow.workflows.report import METRICS, RUN_MODEL, write_report
+from knotflow.workflows.run_plan import SHARES, Amounts, Plan, PlanFile
 from knotflow.workflows.sampling import noted_samples, sample, sample_inputs
 from knotflow.workflows.steps import Step, run_steps
 from knotflow.workflows.training import noted_training, training_inputs
 
-SHARES: Final = {
-    "simulate": 0.3,
-    "train": 0.45,
-    "sample": 0.03,
-    "evaluate": 0.05,
-    "exact": 0.12,
-    "report": 0.05,
-}
-"""Shares of the time, by stage; time that a stage does not need goes to those after it."""
 LADDERS: Final = {"torch": 24, "module": 24, "openmm": 8}
 """Ladders of a simulation, by engine. Other energies are slow: two ladders of four temperatures."""
 FIRST_FRAMES: Final = 40
@@ -79,43 +69,6 @@ SMALL: Final = 30
 """Atoms up to which ladders reach 1,000 K. Larger molecules need more rungs: theirs end at 700 K."""
 NOTE: Final = "\n<!-- inputs: "
 """Start of the last line of the page, which notes the inputs of the page."""
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class Amounts(Config):
-    """How much work each stage does; None: to be decided when it begins."""
-
-    frames: Count | None = None
-    """Frames of each ladder."""
-    steps: Count | None = None
-    """Steps of the training."""
-    refine: bool = True
-    """Whether the energy is fast enough for the refinement."""
-    first_cycle: Count | None = None
-    """Steps of the first cycle of the refinement."""
-    cycles: Count | None = None
-    """Largest number of cycles."""
-    samples: Count | None = None
-    rows: Count | None = None
-    """States of each exact chain; 0: the weights are good enough without chains."""
-
-
-class Plan(Config):
-    """What ``plan.json`` holds: the settings of a run, the amounts decided so far, and the time spent."""
-
-    molecule: str
-    temperature: float
-    hours: float
-    seed: int
-    amounts: Amounts = Amounts()
-    spent: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Seconds that each stage has taken so far."""
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """The settings."""
-        return self.model_dump(exclude={"amounts", "spent"})
 
 
 @dataclass(frozen=True)
@@ -164,58 +117,19 @@ class Run:
         """The page."""
         return self.folder / "report.html"
 
-    @property
-    def plan(self) -> Path:
-        """The amounts that were decided."""
-        return self.folder / "plan.json"
-
-    def noted(self) -> Plan:
-        """The plan so far."""
-        if not self.plan.exists():
-            return self._asked()
-        try:
-            return Plan.parse(read_json(self.plan))
-        except ValueError as error:
-            raise ConfigError(
-                f"{self.plan} is not the plan of a run, or is damaged ({error}); what is beside it is for "
-                "other commands, choose another --out for a new run."
-            ) from None
-
-    def _asked(self) -> Plan:
-        """The plan before anything is decided."""
+    @cached_property
+    def plan(self) -> PlanFile:
+        """The plan, and the amounts that were decided so far."""
         about = {"molecule": self.system.name, "temperature": self.system.temperature}
-        return Plan.parse({**about, "hours": self.hours, "seed": self.seed})
-
-    def note(self, **parts: Any) -> None:
-        """Change parts of the plan."""
-        write_json(self.plan, self.noted().model_copy(update=parts).plain())
-
-    def amounts(self) -> Amounts:
-        """The amounts so far."""
-        return self.noted().amounts.model_copy(update=self.given.model_dump(exclude_unset=True))
-
-    def decide(self, **amounts: Any) -> None:
-        """Note amounts; None: they are to be decided again."""
-        self.note(amounts=self.amounts().model_copy(update=amounts))
-
-    def _timed(self, stage: str, work: Callable[[Progress], Any]) -> Callable[[Progress], None]:
-        """The work of a stage, its time noted also if it is interrupted."""
-
-        def timed(progress: Progress) -> None:
-            began = time.perf_counter()
-            try:
-                work(progress)
-            finally:
-                spent = self.noted().spent
-                self.note(spent={**spent, stage: spent.get(stage, 0.0) + time.perf_counter() - began})
-
-        return timed
+        asked = Plan.parse({**about, "hours": self.hours, "seed": self.seed})
+        return PlanFile(self.folder / "plan.json", asked, self.given)
 
     def check(self) -> None:
         """Refuse a folder of something else, or a time that is far too short, before anything is written."""
-        refuse_strangers(self.plan, "a run", [file for stage in SHARES for file in self._files(stage)])
-        found, asked = self.noted().inputs, self._asked().inputs
-        undecided = self.amounts().frames is None
+        files = [file for stage in SHARES for file in self._files(stage)]
+        refuse_strangers(self.plan.path, "a run", files)
+        found, asked = self.plan.noted().inputs, self.plan.asked.inputs
+        undecided = self.plan.amounts().frames is None
         if undecided:  # it was stopped within its first frames: it may have another time
             found["hours"] = self.hours
         refuse_others(self.folder, "a run", found, asked)
@@ -224,18 +138,9 @@ class Run:
 
     def claim(self) -> None:
         """Note the settings, which `check` has found to be possible here."""
-        if self.noted().hours != self.hours:
+        if self.plan.noted().hours != self.hours:
             self.again("simulate")
-        self.note(hours=self.hours, amounts=self.amounts())
-
-    def seconds(self, stage: str) -> float:
-        """The time for a stage: its share of what those before it have left, at least half of its own."""
-        stages = list(SHARES)
-        before, after = stages[: stages.index(stage)], stages[stages.index(stage) :]
-        all_time, spent = 3600 * self.hours, self.noted().spent
-        left = all_time - sum(spent.get(name, all_time * SHARES[name]) for name in before)
-        own = SHARES[stage]
-        return max(left * own / sum(SHARES[name] for name in after), all_time * own / 2)
+        self.plan.note(hours=self.hours, amounts=self.plan.amounts())
 
     def again(self, stage: str) -> None:
         """Remove the results of a stage and of all stages after it, to make them anew."""
@@ -244,9 +149,7 @@ class Run:
         for name in redone:
             for file in self._files(name):
                 shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-            self.decide(**{amount: None for amount in _DECIDED[name]})
-        spent = {name: seconds for name, seconds in self.noted().spent.items() if name not in redone}
-        self.note(spent=spent)
+        self.plan.undecide(redone)
 
     def _files(self, stage: str) -> list[Path]:
         """Everything that a stage writes."""
@@ -297,12 +200,11 @@ class Run:
 
     def simulate(self, progress: Progress) -> None:
         """Simulate for the time of this stage."""
-        amounts = self.amounts()
-        if amounts.frames is None:
+        if self.plan.amounts().frames is None:
             began, first = time.perf_counter(), self.simulation(FIRST_FRAMES)
             clock = _Clock(progress)
             first.run(clock)
-            left = self.seconds("simulate") - (time.perf_counter() - began)
+            left = self.plan.seconds("simulate") - (time.perf_counter() - began)
             walkers, interval = first.walkers, first.plan.interval
             more = int(left * clock.rate / (walkers * interval)) if clock.rate else 0
             frames = min(first.state.frames + max(0, more), MOST_FRAMES // walkers)
@@ -310,89 +212,78 @@ class Run:
             if found < FEWEST_FRAMES:
                 needed = self.hours * FEWEST_FRAMES / max(1, found)
                 raise ValueError(self._too_short("simulation", f"{found} frames", needed))
-            self.decide(frames=frames)
-        self.simulation(self._decided("frames")).run(progress)
+            self.plan.decide(frames=frames)
+        self.simulation(self.plan.decided("frames")).run(progress)
 
     def _refuse_hopeless(self) -> None:
         """Refuse a time that is far too short, before anything is simulated."""
         walkers = self.simulation(FIRST_FRAMES).walkers
         shortest = self.simulation(max(FIRST_FRAMES, math.ceil(FEWEST_FRAMES / walkers)))
         if shortest.seconds_per_step is not None:
-            left, needed = self.seconds("simulate"), shortest.steps * shortest.seconds_per_step
+            left, needed = self.plan.seconds("simulate"), shortest.steps * shortest.seconds_per_step
             if needed > HOPELESS * left:
                 few = f"{100 * left / needed:.2g} % of the shortest one"
                 raise ValueError(self._too_short("simulation", few, self.hours * needed / left))
 
     def choice(self) -> MoleculeTraining:
         """The settings of the training."""
-        amounts = self.amounts()
+        amounts = self.plan.amounts()
         if self.quick:
             return MoleculeTraining(preset="quick", forces=True, steps=amounts.steps, seed=self.seed)
-        parts = amounts.model_dump(include={"steps", "refine", "first_cycle", "cycles"})
-        return MoleculeTraining(**parts, seed=self.seed)
+        return MoleculeTraining(steps=amounts.steps, refine=amounts.refine, seed=self.seed)
 
     def train(self, progress: Progress) -> None:
         """Train and refine for the time of this stage."""
-        if self.amounts().steps is None:
+        until = time.time() + self.plan.left("train")
+        if self.plan.amounts().steps is None:
             progress("timing a step of the training", 0, 0)
-            ready = prepare(self.data, self.choice(), folder=self.folder)
-            step, batch = ready.seconds_per_step(), ready.training.batch_size
-            enough = math.ceil(PASSES * ready.steps_in_a_pass)
-            with force_field(self.system) as energy:
-                decided = self._timed_plan(step, batch, enough, energy)
-                if decided["refine"]:
-                    # Compiled for so many evaluations, it may be faster, so that there is time for more.
-                    energy.expect(evaluations(decided["first_cycle"], decided["cycles"], batch))
-                    decided = self._timed_plan(step, batch, enough, energy)
-            del ready  # with its frames on the disk
-            if decided["steps"] < min(STEPS[0], enough):
-                hours = self.hours * min(STEPS[0], enough) / max(1, decided["steps"])
-                raise ValueError(self._too_short("training", f"{decided['steps']} steps", hours))
-            self.decide(**decided)
-        train_generator(self.data, self.folder, self.choice(), energy=force_field, progress=progress)
+            steps, refine = self._training_plan()
+            self.plan.decide(steps=steps, refine=refine)
+        choice = self.choice()
+        train_generator(self.data, self.folder, choice, energy=force_field, until=until, progress=progress)
 
-    def _timed_plan(self, step: float, batch: int, enough: int, energy: MolecularEnergy) -> dict[str, Any]:
-        """`_training_plan` for batches of this size, with the energy as fast as it is now."""
-        rate = evaluations_per_second(energy, self.system.positions)
-        return self._training_plan(step, step + EVALUATIONS * batch / rate, enough)
+    def _training_plan(self) -> tuple[int, bool]:
+        """Steps of the training that leave time for a refinement, and whether there is time for one.
 
-    def _training_plan(self, step: float, refining_step: float, enough: int) -> dict[str, Any]:
-        """Steps of training and refinement that fit into the time.
-
-        As many cycles of the refinement as leave the training its share. A training that must end early, not
-        to memorise few frames, leaves its time to the refinement.
-
-        Args:
-            step: Seconds for a step of the training.
-            refining_step: Seconds for a step of the refinement, its energies included.
-            enough: Steps after which the training memorises.
+        As many cycles of the refinement, the first half as long as the training, as leave the training enough
+        steps. The refinement then takes what time is left, also that of a training that must end early, not
+        to memorise few frames.
         """
-        seconds, (fewest, most) = self.seconds("train"), (min(limit, enough) for limit in STEPS)
-        for cycles in range(most_cycles(3 * self.system.n_atoms - 6), 0, -1):
-            length = relative_length(cycles)
-            # The first cycle has half as many steps as the training, unless that had to end early.
-            steps = min(int(seconds / (step + length / 2 * refining_step)), most)
+        ready = prepare(self.data, self.choice(), folder=self.folder)
+        step, batch = ready.seconds_per_step(), ready.training.batch_size
+        enough = math.ceil(PASSES * ready.steps_in_a_pass)
+        coordinates = ready.flow.dim
+        del ready  # with its frames on the disk
+        seconds, (fewest, most) = self.plan.seconds("train"), (min(limit, enough) for limit in STEPS)
+        with force_field(self.system) as energy:
+            energy.expect(evaluations(seconds / step, batch))
+            rate = evaluations_per_second(energy, self.system.positions)
+        refining = step + evaluations(1, batch) / rate
+        for cycles in range(most_cycles(coordinates), 0, -1):
+            steps = min(int(seconds / (step + relative_length(cycles) / 2 * refining)), most)
             if steps >= (min(ENOUGH_STEPS, most) if cycles > 1 else fewest):
-                left = (seconds - steps * step) / (length * refining_step)
-                first = max(1, min(int(left), STEPS[1] // 2))
-                return {"steps": steps, "refine": True, "first_cycle": first, "cycles": cycles}
-        return {"steps": min(int(seconds / step), most), "refine": False}
+                return steps, True
+        steps = min(int(seconds / step), most)
+        if steps < fewest:
+            hours = self.hours * fewest / max(1, steps)
+            raise ValueError(self._too_short("training", f"{steps} steps", hours))
+        return steps, False
 
     def sample(self, progress: Progress) -> None:
         """Draw as many samples as can be weighted in the time of this stage."""
-        if self.amounts().samples is None:
+        if self.plan.amounts().samples is None:
             with force_field(self.system, evaluations=SAMPLES[0]) as energy:
                 rate = evaluations_per_second(energy, self.system.positions)
-            fewest, most = SAMPLES
-            self.decide(samples=max(fewest, min(most, int(self.seconds("sample") * rate / 1000) * 1000)))
+            thousands, (fewest, most) = int(self.plan.seconds("sample") * rate / 1000), SAMPLES
+            self.plan.decide(samples=max(fewest, min(most, 1000 * thousands)))
         sample(self.model, out=self.samples, **self._drawing(), overwrite=True, progress=progress)
 
     def exact(self, progress: Progress) -> None:
         """Run exact chains, unless the weights are good enough."""
-        if self.amounts().rows is None:
-            self.decide(rows=self._rows())
-        plan = self._chain_plan(max(1, self._decided("rows")))
-        if self._decided("rows"):
+        if self.plan.amounts().rows is None:
+            self.plan.decide(rows=self._rows())
+        plan = self._chain_plan(max(1, self.plan.decided("rows")))
+        if self.plan.decided("rows"):
             with force_field(self.system, evaluations=plan.evaluations) as energy:
                 open_run(self.chains, self.model, plan).run(energy, progress)
             self.evaluate(progress)  # with states of the chains beside the others
@@ -414,7 +305,7 @@ class Run:
         with force_field(self.system) as energy:
             rate = evaluations_per_second(energy, self.system.positions)
         row = self._chain_plan(2).evaluations - one.evaluations
-        rows = int((self.seconds("exact") * rate - one.evaluations) / row)
+        rows = int((self.plan.seconds("exact") * rate - one.evaluations) / row)
         fewest, most = ROWS
         return min(most, rows) if rows >= fewest else 0
 
@@ -422,13 +313,10 @@ class Run:
         return ExactPlan.parse({"rows": rows, "seed": self.seed})
 
     def _drawing(self) -> dict[str, Any]:
-        return {"n": self._decided("samples"), "weights": True, "seed": self.seed}
+        return {"n": self.plan.decided("samples"), "weights": True, "seed": self.seed}
 
     def _measuring(self) -> dict[str, Any]:
-        return {"samples": self._decided("samples"), "seed": self.seed}
-
-    def _decided(self, amount: str) -> int:
-        return int(getattr(self.amounts(), amount) or 0)
+        return {"samples": self.plan.decided("samples"), "seed": self.seed}
 
     def _too_short(self, stage: str, found: str, hours: float) -> str:
         return (
@@ -445,20 +333,25 @@ class Run:
             write_atomically(self.page, self.page.read_bytes() + note.encode())
 
         def simulated() -> dict[str, Any] | None:
-            frames = self.amounts().frames
+            frames = self.plan.amounts().frames
             if frames is None or not self.data.exists():
                 return None
             return {"frames": self.simulation(frames).state.frames}
 
         def chained() -> dict[str, Any] | None:
-            rows = self.amounts().rows
+            rows = self.plan.amounts().rows
             if rows is None or (rows and not self.chains.exists()):
                 return None
             done = open_run(self.chains, self.model, self._chain_plan(rows)) if rows else None
             return {"rows": rows if done is None or done.finished else -1}
 
         stages: dict[str, tuple[str, Callable[[], Any], Callable[[], Any], Callable[[Progress], Any]]] = {
-            "simulate": ("simulating", lambda: {"frames": self.amounts().frames}, simulated, self.simulate),
+            "simulate": (
+                "simulating",
+                lambda: {"frames": self.plan.amounts().frames},
+                simulated,
+                self.simulate,
+            ),
             "train": (
                 "training",
                 lambda: training_inputs(self.choice(), self.data),
@@ -477,7 +370,7 @@ class Run:
                 lambda: noted_evaluation(self.metrics),
                 self.evaluate,
             ),
-            "exact": ("exact chains", lambda: {"rows": self.amounts().rows}, chained, self.exact),
+            "exact": ("exact chains", lambda: {"rows": self.plan.amounts().rows}, chained, self.exact),
             "report": ("writing the page", self.page_inputs, self.noted_page, write_page),
         }
         several = {
@@ -491,7 +384,7 @@ class Run:
                 doing,
                 inputs,
                 noted,
-                self._timed(name, work),
+                self.plan.timed(name, work),
                 seconds=3600 * self.hours * SHARES[name],
                 stages=several.get(name, (1.0,)),
             )
@@ -500,9 +393,9 @@ class Run:
 
     def _trained(self) -> bool:
         """Whether the training is over, the refinement included."""
-        if self.amounts().steps is None or not self.model.exists():
+        if self.plan.amounts().steps is None or not self.model.exists():
             return False
-        return self.quick or not self.amounts().refine or "refinement" in notes(self.model)
+        return self.quick or not self.plan.amounts().refine or "refinement" in notes(self.model)
 
     def page_inputs(self) -> dict[str, Any]:
         """Everything that the page depends on."""
@@ -520,17 +413,6 @@ class Run:
         except ValueError:  # a page of `knotflow report`, or of an earlier version
             return None
         return found
-
-
-_DECIDED: Final[dict[str, tuple[str, ...]]] = {
-    "simulate": ("frames",),
-    "train": ("steps", "first_cycle", "cycles"),
-    "sample": ("samples",),
-    "evaluate": (),
-    "exact": ("rows",),
-    "report": (),
-}
-"""Amounts that each stage decides."""
 
 
 class _Clock:
@@ -573,7 +455,7 @@ def complete(job: Run, progress: Progress = silent, again: str | None = None) ->
         raise NotADirectoryError(f"--out must be a folder for the results, but {job.folder} is a file.")
     if again is not None and again not in SHARES:
         raise ValueError(f"the stage to do again must be one of {', '.join(SHARES)}, got {again!r}.")
-    if again is not None and not job.plan.exists():
+    if again is not None and not job.plan.path.exists():
         raise ValueError(
             f"there is no run in {job.folder} yet, so no stage can be done again; leave out --again."
         )
