@@ -48,6 +48,19 @@ def shown(clock: Clock, *reports: tuple, expected: float | None = None) -> list[
 # --- the time left -----------------------------------------------------------------------------------
 
 
+def test_planned_work_ends_when_it_was_planned_to(clock: Clock) -> None:
+    """A slow beginning says nothing of the rest; once the time is over, the pace counts again."""
+    left = TimeLeft(clock, expected=1.0, deadline=clock() + 100)
+    left.report(0, 100)
+    assert left.seconds == pytest.approx(100)
+    clock.time += 60
+    left.report(1, 100)
+    assert left.seconds == pytest.approx(40)
+    clock.time += 50
+    left.report(90, 100)
+    assert left.seconds == pytest.approx(10 * 80 / 120, rel=0.5)
+
+
 def test_steady_work_takes_as_long_as_it_took(clock: Clock) -> None:
     left = TimeLeft(clock)
     left.report(0, 100)

@@ -41,10 +41,16 @@ class TimeLeft:
     Args:
         clock: Returns the time in seconds.
         expected: The expected pace; None if unknown.
+        deadline: When the work will be over, because it was planned so, however slow its beginning is.
     """
 
-    def __init__(self, clock: Clock = time.monotonic, expected: float | None = None) -> None:
-        self.clock, self.expected = clock, expected
+    def __init__(
+        self,
+        clock: Clock = time.monotonic,
+        expected: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self.clock, self.expected, self.deadline = clock, expected, deadline
         self._reports: deque[tuple[float, float]] = deque()
         self._first = 0.0
         self._state: tuple[float, float | None] = (clock(), None)
@@ -72,7 +78,11 @@ class TimeLeft:
     def seconds(self) -> float | None:
         """Seconds left; None if unknown. Between reports they count down, to half of the last estimate."""
         when, left = self._state
-        return None if left is None else left - min(self.clock() - when, left / 2)
+        if left is None:
+            return None
+        left -= min(self.clock() - when, left / 2)
+        planned = 0.0 if self.deadline is None else self.deadline - self.clock()
+        return min(left, planned) if planned > 0 else left
 
     def __str__(self) -> str:
         if (seconds := self.seconds) is None:
@@ -105,13 +115,20 @@ class Display:
         console: The console to print to.
         clock: Returns the time in seconds.
         expected: Expected seconds per unit of work; None if unknown.
+        limit: Seconds that the work will take at most, if it is planned so.
     """
 
     def __init__(
-        self, console: Console, *, clock: Clock = time.monotonic, expected: float | None = None
+        self,
+        console: Console,
+        *,
+        clock: Clock = time.monotonic,
+        expected: float | None = None,
+        limit: float | None = None,
     ) -> None:
         self.console, self.clock, self.expected = console, clock, expected
-        self.left = TimeLeft(clock, expected)
+        self.deadline = None if limit is None else clock() + limit
+        self.left = TimeLeft(clock, expected, self.deadline)
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -170,7 +187,8 @@ class Display:
             return
         begins = doing != self._doing or not goes_on
         if not goes_on or ended or not total:
-            self.left, self._began, self._names = TimeLeft(self.clock, self.expected), self.clock(), set()
+            self.left = TimeLeft(self.clock, self.expected, self.deadline)
+            self._began, self._names = self.clock(), set()
         self._names.add(doing)
         self._doing, self._done, self._total = doing, done, total
         if total:
@@ -214,7 +232,11 @@ AGAIN: Final = "run the same command again to continue."
 
 @contextmanager
 def working(
-    output: Output, stopped: str | Callable[[], str] = AGAIN, *, expected: float | None = None
+    output: Output,
+    stopped: str | Callable[[], str] = AGAIN,
+    *,
+    expected: float | None = None,
+    limit: float | None = None,
 ) -> Iterator[Display]:
     """Show progress while a command works. Ctrl-C and SIGTERM end it with a sentence, statuses 130 and 143.
 
@@ -222,9 +244,10 @@ def working(
         output: Where the command prints.
         stopped: The sentence after "Stopped;": what is left of the work, and how to continue.
         expected: Expected seconds per unit of work; None if unknown.
+        limit: Seconds that the work will take at most, if it is planned so.
     """
     try:
-        with Display(output.progress, expected=expected) as display:
+        with Display(output.progress, expected=expected, limit=limit) as display:
             yield display
     except KeyboardInterrupt as stop:
         output.tell(f"\nStopped; {stopped if isinstance(stopped, str) else stopped()}")

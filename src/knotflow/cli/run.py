@@ -114,7 +114,7 @@ def _complete(job: Run, output: Output, again: Stage | None = None) -> None:
     from knotflow.workflows.whole_run import complete
 
     # Progress counts the seconds that each stage is expected to take.
-    with working(output, expected=1.0) as progress:
+    with working(output, expected=1.0, limit=job.plan.all_left) as progress:
         made = complete(job, progress, again)
     if not made:
         output.tell(f"everything is done already; remove {job.folder} to start over")

@@ -123,6 +123,11 @@ class PlanFile:
         own = SHARES[stage]
         return max(left * own / sum(SHARES[name] for name in after), all_time * own / 2)
 
+    @property
+    def all_left(self) -> float:
+        """The time for everything, less what was spent before."""
+        return 3600 * self.asked.hours - sum(self.noted().spent.values())
+
     def left(self, stage: str) -> float:
         """The time for a stage, less what an interrupted start of it has taken."""
         return self.seconds(stage) - self.noted().spent.get(stage, 0.0)
