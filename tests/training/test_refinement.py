@@ -84,7 +84,7 @@ def test_it_improves_the_weights_and_says_so(trained: Path, refined: tuple[Path,
     loaded = BoltzmannGenerator.load(folder / "model.safetensors")
     assert all(map(torch.equal, weights(loaded), weights(model)))
     # The best of its flows.
-    best = 1 + max(range(2), key=lambda number: history[number]["ess_clipped"])
+    best = 1 + max(range(2), key=lambda number: history[number]["ess_trimmed"])
     kept = BoltzmannGenerator.load(folder / "model.safetensors").flow.state_dict()
     of_cycle = load(folder / "refinement" / f"cycle-{best}" / "model.safetensors").state_dict()
     assert kept.keys() == of_cycle.keys() and all(torch.equal(kept[key], of_cycle[key]) for key in kept)
@@ -198,9 +198,9 @@ def test_an_interrupted_refinement_ends_with_the_same_weights(
 
 
 def faked(figures: list[float], patch: pytest.MonkeyPatch) -> None:
-    """Cycles without training, after which the clipped effective sample size is as given."""
+    """Cycles without training, after which the trimmed effective sample size is as given."""
     values = iter(figures)
-    patch.setattr(refinement, "_measured", lambda *_: {"ess": 0.1, "ess_clipped": next(values)})
+    patch.setattr(refinement, "_measured", lambda *_: {"ess": 0.1, "ess_trimmed": next(values)})
     patch.setattr(refinement, "notes", lambda _: {"seconds": 1.0})
 
     def fit(flow: torch.nn.Module, *_: object, **__: object) -> torch.nn.Module:
@@ -241,7 +241,7 @@ def test_it_stops_by_itself_and_keeps_the_best(
     for found, before in zip(weights(model), weights(start), strict=True):
         torch.testing.assert_close(found, before + best)
     noted = notes(folder / "model.safetensors")["refinement"]
-    assert [cycle["ess_clipped"] for cycle in noted] == figures[1 : count + 1]
+    assert [cycle["ess_trimmed"] for cycle in noted] == figures[1 : count + 1]
     assert [cycle["steps"] for cycle in noted] == [12 * 2**i for i in range(count)]
 
 

@@ -134,7 +134,7 @@ def test_samples_have_the_moments_of_the_target_though_the_flow_has_not(
             wrong += abs(of_flow - exact) > 10 * error
     assert wrong >= 7, "the flow itself is far off"
     assert figures["ess"] == pytest.approx(share, rel=0.05) and figures["ess_clipped"] >= figures["ess"]
-    assert set(figures) == {"ess", "ess_clipped"}, "the torsion has no wells"
+    assert set(figures) == {"ess", "ess_clipped", "ess_trimmed"}, "the torsion has no wells"
 
 
 def test_moves_keep_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ def test_hopeless_samples_are_no_samples_of_the_target(tmp_path: Path) -> None:
         generator.flow, 0
     )
     assert len(rows.x) == round(REJECTED * 60) and (rows.weight == 0).all()
-    assert rows.log_target.isfinite().all() and figures == {"ess": 0.0, "ess_clipped": 0.0}
+    assert rows.log_target.isfinite().all() and set(figures.values()) == {0.0}
     wide = kf.Flow.on(
         [kf.Interval(1e-3, 0.3)] * 3 + [kf.Interval(0.01, 3.1)] * 2 + [kf.Circle(-math.pi, math.pi)]
     )

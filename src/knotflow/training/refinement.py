@@ -29,7 +29,7 @@ from knotflow.training.checkpoint import read_checkpoint, write_checkpoint
 from knotflow.training.config import TrainingConfig
 from knotflow.training.cycles import Cycles, Deadline, most_cycles
 from knotflow.training.objectives import Batch, Metric
-from knotflow.training.replay import MOVE_STEPS, MOVED, REJECTED, Replay, Wells
+from knotflow.training.replay import ADDED, MOVE_STEPS, MOVED, REJECTED, Replay, Wells
 from knotflow.training.run import MODEL, fit
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ ROUNDS: Final = 4
 """Rounds of new points in the first cycle; later cycles have rounds of the same length."""
 POINTS: Final = 0.4
 """Points drawn in a round, for each point of its batches."""
-EVALUATIONS: Final = POINTS * (1 + MOVED * MOVE_STEPS)
+EVALUATIONS: Final = POINTS * (1 + ADDED + MOVED * MOVE_STEPS)
 """Energy evaluations for each point of a batch, at most."""
-JUDGED: Final = "ess_clipped"
-"""The figure by which cycles are judged; without clipping, a single heavy sample may outweigh all others."""
+JUDGED: Final = "ess_trimmed"
+"""The figure by which cycles are judged; in the others, a few heavy samples may outweigh all others."""
 GAIN: Final = 0.1
 """A cycle after which -log of that effective sample size is not lower by this share is the last."""
 

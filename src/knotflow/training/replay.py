@@ -1,7 +1,9 @@
 r"""Points that a Boltzmann generator makes for its own training, with what the energy says about them.
 
 A flow near its target draws points $q \sim p$ with weights $w = e^{-u(q)} / p(q)$, where $u$ is the energy
-in these coordinates. Each round of a refinement draws many and makes two kinds of rows of them:
+in these coordinates. Few of them are in rare wells of turning torsions. So of many further points, which cost
+little without their energies, those in rare wells are added. Each round of a refinement makes two kinds of
+rows of all these:
 
 - *samples of the target*: the points resampled by weight, with their forces. Points of rare wells are taken
   more often and count less. A part of them, larger the more are repeated, is moved by a short piece of exact
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -55,6 +57,10 @@ EVEN: Final = 0.2
 """A well with a smaller share of the target is taken more often, up to this share …"""
 BOOST: Final = 20.0
 """… but no point more often than this many times its weight."""
+CANDIDATES: Final = 6
+"""Wells with few points get those of so many times as many draws …"""
+ADDED: Final = 0.5
+"""… the rarest wells first, until that adds this many points, relative to all."""
 REJECTED: Final = 1 / 3
 """Points as drawn, relative to the number of samples of the target."""
 LEAST_WRONG: Final = 0.05
@@ -70,6 +76,8 @@ PIECE: Final = 2000
 """Points computed at a time, to bound memory."""
 FEWEST: Final = 100
 """Points of a well below which nothing is said of it."""
+TRIMMED: Final = 1e-3
+"""Share of the largest weights that is cut for a figure that does not hang on a few samples."""
 
 
 class Pool(NamedTuple):
@@ -104,6 +112,14 @@ class Wells:
         """For every well of every torsion, whether each of the points (n, d) is in it, (n,)."""
         numbers = ((well_numbers(q[:, i].cpu().numpy(), e), len(e)) for i, e in self.edges.items())
         return [number == well for number, count in numbers for well in range(count)]
+
+    def inside(self, q: Tensor, wells: Collection[int]) -> NDArray[np.bool_]:
+        """Whether each of the points (n, d) is in any of the wells with these numbers, (n,)."""
+        members = self.members(q)
+        found: NDArray[np.bool_] = np.zeros(len(q), bool)
+        for well in wells:
+            found |= members[well]
+        return found
 
 
 class Replay:
@@ -171,11 +187,17 @@ class Replay:
         log_z = weights.log_mean_exp(log_w)
         if not math.isfinite(log_z):  # nothing can be learned from these points but that they are bad
             log_z = float(-log_prob.double().mean())
+        if rare := self._rare(q):
+            numbers = range(self.n + 1, self.n + 1 + (CANDIDATES - 1) * self._pieces)
+            more = zip((q, log_prob, score, log_target), self._drawn(flow, seed, numbers, rare), strict=True)
+            q, log_prob, score, log_target = map(torch.cat, more)
+        log_w = (log_target - log_prob.double()).cpu().numpy()
+        often = np.where(self.wells.inside(q, rare), CANDIDATES, 1)
         least = log_prob.double() + log_z - WORST
         drawn = Batch(
             q, torch.zeros_like(q), None, log_target.clamp(min=least).to(q), torch.zeros_like(q[:, 0])
         )
-        weight = trusted(log_w)
+        weight = trusted(log_w - np.log(often))
         boost = self._boost(q, weight)
         wrong = np.clip(np.abs(log_w - log_z), LEAST_WRONG, 1.0)
         rows = self._rows(boost * wrong, round(REJECTED * self.n), random).to(q.device)
@@ -186,16 +208,43 @@ class Replay:
 
     def drawn(self, flow: Flow, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Points of a flow and their log-densities, and what `judged` says; each piece has its own seed."""
+        return self._drawn(flow, seed, range(self._pieces))
+
+    @property
+    def _pieces(self) -> int:
+        """Pieces of a round."""
+        return -(-self.n // PIECE)
+
+    def _drawn(
+        self, flow: Flow, seed: int, pieces: Sequence[int], wells: Collection[int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same for pieces by their numbers; only the points in these wells, if any are named."""
         device = next(flow.parameters()).device
 
         def draw(number: int) -> tuple[Tensor, ...]:
             random = torch.Generator(device=device).manual_seed(piece_seed(seed, number))
-            q, log_prob = flow.sample_and_log_prob(min(PIECE, self.n - number * PIECE), generator=random)
+            place = (number - pieces[0]) % self._pieces
+            q, log_prob = flow.sample_and_log_prob(min(PIECE, self.n - place * PIECE), generator=random)
+            if wells is not None:
+                inside = torch.from_numpy(self.wells.inside(q, wells)).to(device)
+                q, log_prob = q[inside], log_prob[inside]
             return q, log_prob, *self._judged(q)
 
-        parts = spread(draw, range(-(-self.n // PIECE)))
-        q, log_prob, score, log_target = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts = spread(draw, pieces)
+        q, log_prob, score, log_target = map(torch.cat, zip(*parts, strict=True))
         return q, log_prob, score, log_target
+
+    def _rare(self, q: Tensor) -> list[int]:
+        """The numbers of the wells that need more points than those drawn, the rarest first."""
+        members = self.wells.members(q)
+        chosen, union = list[int](), np.zeros(len(q), bool)
+        for well in sorted(range(len(members)), key=lambda well: int(members[well].sum())):
+            together = union | members[well]
+            if (CANDIDATES - 1) * together.mean() > ADDED:
+                break
+            chosen.append(well)
+            union = together
+        return chosen
 
     def judged(self, q: Tensor) -> tuple[Tensor, Tensor]:
         r"""Scores (n, d), in the dtype of the points, and $\log \pi$ (n,) in float64, of points (n, d)."""
@@ -216,6 +265,7 @@ class Replay:
     def figures(self, q: Tensor, log_w: Floats) -> dict[str, float]:
         """Effective sample size of points with log-weights, over all and in the well where it is least."""
         found = {"ess": effective_share(log_w), "ess_clipped": effective_share(weights.clipped(log_w))}
+        found["ess_trimmed"] = effective_share(weights.clipped(log_w, TRIMMED))
         inside = [effective_share(log_w[own]) for own in self.wells.members(q) if own.sum() >= FEWEST]
         return found | ({"ess_least": min(inside)} if inside else {})
 
