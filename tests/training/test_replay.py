@@ -17,6 +17,8 @@ from knotflow.ranks import piece_seed
 from knotflow.training import Replay, replay
 from knotflow.training.molecules import load_data
 from knotflow.training.replay import (
+    ADDED,
+    CANDIDATES,
     FEWEST,
     HEAVIEST,
     KEPT,
@@ -318,6 +320,42 @@ def test_rare_wells_are_evened_out_and_weigh_less(tmp_path: Path, monkeypatch: p
     inside = (q[:, 5].abs() < math.pi / 2).numpy()
     expected = min(effective_share(log_w[inside]), effective_share(log_w[~inside]))
     assert figures["ess_least"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_rare_well_has_the_points_of_many_more_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The torsion of the chain is uniform: the share of an arc is found better than draws alone allow."""
+    monkeypatch.setattr(replay, "TRUST", 0.0)
+    monkeypatch.setattr(replay, "MOVED", 0.0)  # points stay as they were drawn
+    generator, n, width = chain_generator(), 20_000, 0.15
+    wells = Wells({5: np.array([0.0, width])})
+    own = made(generator, tmp_path, n, wells=wells)
+    q, *_ = own.drawn(generator.flow, 1)
+    rare, drawn = own._rare(q), int(wells.inside(q, own._rare(q)).sum())
+    inside = (q[:, 5] >= 0) & (q[:, 5] < width)
+    assert len(rare) == 1 and drawn == int(inside.sum()), "the arc, and not the rest of the circle"
+    rows, figures = own.round(generator.flow, 1)
+    target = rows.weight > 0
+    within = torch.from_numpy(wells.inside(rows.x, rare)) & target
+    assert len({tuple(x) for x in rows.x[within].tolist()}) > 0.6 * CANDIDATES * drawn
+    share = width / (2 * math.pi)
+    found = float(rows.weight[within].sum() / rows.weight[target].sum())
+    assert found == pytest.approx(share, abs=4 * math.sqrt(share / (CANDIDATES * n * figures["ess"])))
+    log_w = own.judged(q)[1] - generator.flow.log_prob(q).double()
+    assert figures == pytest.approx(own.figures(q, log_w.detach().numpy())), "of the draws alone"
+
+
+def test_not_more_wells_than_pay_get_more_points(tmp_path: Path) -> None:
+    """The rarest first, until they would add half of all points."""
+    edges = np.array([-3.0, -2.95, -2.85, -2.7, 0.0])  # shares of about 0.008, 0.016, 0.024, and two of more
+    own = made(chain_generator(), tmp_path, 10_000, wells=Wells({5: edges}))
+    q, *_ = own.drawn(own.generator.flow, 3)
+    counts = [int(member.sum()) for member in own.wells.members(q)]
+    assert [counts[well] for well in own._rare(q)] == sorted(counts)[:3]
+    three, four = ((CANDIDATES - 1) * sum(sorted(counts)[:n]) for n in (3, 4))
+    assert three <= ADDED * len(q) < four
+    assert made(chain_generator(), tmp_path, 100)._rare(q) == []
 
 
 def test_wells_of_data() -> None:
