@@ -54,7 +54,7 @@ flow far from its target moves towards it by bounded steps."""
 HEAVIEST: Final = 20.0
 """No weight is above this many times their mean (Ionides 2008, Truncated importance sampling)."""
 EVEN: Final = 0.2
-"""A well with a smaller share of the target is taken more often, up to this share …"""
+"""Wells with smaller shares of the target are taken more often, up to this share of the points together …"""
 BOOST: Final = 20.0
 """… but no point more often than this many times its weight."""
 CANDIDATES: Final = 6
@@ -271,11 +271,12 @@ class Replay:
 
     def _boost(self, q: Tensor, weight: Floats) -> Floats:
         """How many times more often than by weight each point is taken, (n,); above 1 in rare wells."""
-        boost = np.ones(len(weight))
-        for own in self.wells.members(q):
-            share = weight[own].sum() / max(weight.sum(), 1e-300)
-            if 0 < share < EVEN:
-                boost[own] = np.maximum(boost[own], min(EVEN / share, BOOST))
+        boost, members = np.ones(len(weight)), self.wells.members(q)
+        shares = [weight[own].sum() / max(weight.sum(), 1e-300) for own in members]
+        wanted = EVEN / max(1, sum(0 < share < EVEN for share in shares))
+        for own, share in zip(members, shares, strict=True):
+            if 0 < share < wanted:
+                boost[own] = np.maximum(boost[own], min(wanted / share, BOOST))
         return boost
 
     def _rows(self, weight: Floats, n: int, random: torch.Generator) -> Tensor:
