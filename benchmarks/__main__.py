@@ -1,8 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks [WHAT] [--quick] [--compiled]``.
 
-WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, tabular, umbrella, or
-all of these. Beside them, baseline saves a few times for later, and compare says whether they have become
-worse.
+WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, tabular, or all of
+these. Beside them, baseline saves a few times for later, and compare says whether they have become worse.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks, or if compare finds that it
 has become slower.
@@ -31,7 +30,6 @@ from benchmarks import (
     scale,
     speed,
     tabular,
-    umbrella,
 )
 from benchmarks.report import environment, publish
 
@@ -47,7 +45,6 @@ MODULES: dict[str, Any] = {
     "molecules": molecules,
     "scale": scale,
     "tabular": tabular,
-    "umbrella": umbrella,
 }
 
 

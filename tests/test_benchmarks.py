@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import mdtraj as md
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 import knotflow as kf
-from benchmarks import memory, umbrella
+from benchmarks import memory
 from benchmarks.__main__ import main
 from benchmarks.compare import BaselineError, Change, changes, judged, load
 from benchmarks.compare import Settings as CompareSettings
@@ -214,40 +213,6 @@ def test_flows_for_tables_are_taken_at_their_best_validation(name: str) -> None:
     assert 0 < best_step <= steps == 49
     with torch.no_grad():
         assert float(log_prob(flow, data.test).mean()) == found > before
-
-
-def test_umbrellas_find_a_known_population() -> None:
-    """Angles drawn from a density on a grid, under the springs, against sums over the grid."""
-    random, grid = np.random.default_rng(0), np.linspace(0, 2 * math.pi, 7200, endpoint=False)
-    energy = 2 * np.cos(grid) + 1.5 * np.cos(3 * grid)
-    boltzmann = np.exp(-energy)
-    inside = (grid >= umbrella.ANTI[0]) & (grid < umbrella.ANTI[1])
-    rest = np.linspace(0, 2 * math.pi, 19)[:-1]
-    angles = []
-    for centre in rest:
-        held = np.exp(-energy - 6 * ((grid - centre + math.pi) % (2 * math.pi) - math.pi) ** 2)
-        angles.append(random.choice(grid, 4000, p=held / held.sum()))
-    found = umbrella.anti_weight(np.array(angles), rest, 12.0)
-    assert found == pytest.approx(boltzmann[inside].sum() / boltzmann.sum(), abs=0.008)
-
-
-def test_umbrellas_hold_the_torsion_of_the_carbons() -> None:
-    x = torch.randn(6, 14, 3, dtype=torch.float64, requires_grad=True)
-    frames = md.Trajectory(x.detach().numpy(), None)
-    expected = torch.from_numpy(md.compute_dihedrals(frames, [umbrella.CARBONS], opt=False)[:, 0])
-    torch.testing.assert_close(umbrella.torsion(x), expected.to(x), atol=1e-5, rtol=0)
-
-    class Free:
-        def energy_and_force(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return torch.zeros(len(x), dtype=x.dtype), torch.zeros_like(x)
-
-    rest = torch.linspace(-3, 3, 6, dtype=torch.float64)
-    u, force = umbrella.Restrained(Free(), rest, 12.0).energy_and_force(x)
-    apart = torch.acos(torch.cos(umbrella.torsion(x) - rest))
-    torch.testing.assert_close(u, 6.0 * apart.square())
-    step = 1e-6 * torch.randn_like(x)
-    gain = [umbrella.Restrained(Free(), rest, 12.0).energy_and_force(x + s * step)[0] for s in (1, -1)]
-    torch.testing.assert_close((gain[0] - gain[1]) / 2, -(force * step).sum((1, 2)), atol=1e-9, rtol=1e-4)
 
 
 def test_tables_need_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
