@@ -9,6 +9,7 @@ from scipy import stats
 
 from knotflow.analysis.chain_summary import summarise_chains
 from knotflow.analysis.free_energy import side_of_frames
+from knotflow.statistics.estimates import student
 from knotflow.storage import trajectory
 from knotflow.storage.trajectory import Frames
 from tests.analysis.generators import chain
@@ -41,7 +42,7 @@ def test_a_known_memory(tmp_path: Path) -> None:
     assert found.memory["energy"].time == pytest.approx((1 + a) / (1 - a), rel=0.06)
     assert found.memory["energy"].samples == pytest.approx(rows * chains * (1 - a) / (1 + a), rel=0.06)
     assert found.energy.value == pytest.approx(3 + table.mean())
-    assert found.energy.error == pytest.approx(stats.sem(table.mean(0)))
+    assert found.energy.error == pytest.approx(student(chains) * stats.sem(table.mean(0)))
     assert found.too_short == []
 
 

@@ -15,6 +15,7 @@ from knotflow.statistics.estimates import (
     over_replicas,
     share_interval,
     spread,
+    student,
 )
 
 
@@ -54,8 +55,15 @@ def test_hardly_any_rows() -> None:
 def test_mean_of_independent_values_has_the_textbook_error() -> None:
     values = np.random.default_rng(0).normal(size=50)
     found = mean(values)
-    assert found.error == pytest.approx(values.std(ddof=1) / math.sqrt(50))
+    assert found.error == pytest.approx(student(50) * values.std(ddof=1) / math.sqrt(50))
     assert found.value == values.mean()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 10, 20, 1000])
+def test_errors_of_few_blocks_are_those_of_student(n: int) -> None:
+    exact = stats.t.ppf(0.975, n - 1) / stats.norm.ppf(0.975)
+    assert student(n) == pytest.approx(exact, rel={2: 1e-6, 3: 0.04, 4: 0.01}.get(n, 0.003))
+    assert math.isnan(student(1))
 
 
 def test_error_over_replicas_is_that_of_their_means_weighted_by_length() -> None:
@@ -65,7 +73,9 @@ def test_error_over_replicas_is_that_of_their_means_weighted_by_length() -> None
     parts = [values[replica == k] for k in range(20)]
     squares = [(len(part) / len(values) * (part.mean() - values.mean())) ** 2 for part in parts]
     found = over_replicas(values, 3 * replica + 7)
-    assert found.value == values.mean() and found.error == pytest.approx(math.sqrt(sum(squares) * 20 / 19))
+    assert found.value == values.mean() and found.error == pytest.approx(
+        student(20) * math.sqrt(sum(squares) * 20 / 19)
+    )
 
 
 def test_bootstrap_agrees_with_linearisation() -> None:
@@ -137,7 +147,7 @@ def test_one_replica_has_no_error_bar() -> None:
     average = over_replicas(np.arange(5.0), np.zeros(5, dtype=np.int32))
     assert average.value == 2.0 and math.isnan(average.error) and str(average) == "2"
     assert str(Estimate(-23.8412, 0.0214)) == "-23.841 ± 0.021"
-    assert str(mean(np.array([1.0, 3.0]))) == "2.0 ± 1.0"
+    assert str(mean(np.array([1.0, 3.0]))) == "2.0 ± 6.5", "two values hardly have a spread"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ Rows are drawn with replacement and the estimate is repeated; its spread is the 
 
 Frames of a simulation are not independent, but whole replicas are. So the unit is a block: a replica, or a
 long piece of one if there are few. Errors are reliable if blocks are longer than the memory of the dynamics.
+The spread of a few blocks is itself uncertain, so errors from few blocks are larger by Student's factor
+(`student`): 1.96 of them hold the truth in 95 of 100 cases, however few the blocks are.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ FEWEST_BLOCKS: Final = 10
 """With fewer replicas than this, each is cut into pieces."""
 REPEATS: Final = 200
 """Repeats of the bootstrap: error bars are then known to 5 %."""
+NORMAL: Final = 1.959964
+"""Standard deviations of a normal distribution that hold 95 % of it."""
 FINITE: Final = 0.95
 """Share of the repeats that must be finite for an error bar."""
 
@@ -84,10 +88,32 @@ def blocks(replica: ArrayLike) -> Rows:
     return np.unique(label, return_inverse=True)[1]
 
 
+def student(n: int) -> float:
+    r"""Factor of a standard error from the spread of n blocks: the 97.5 % quantile of Student's t, over 1.96.
+
+    With $z = 1.96$ and $\nu = n - 1$ it is the expansion of Fisher and Cornish,
+
+    $$1 + \frac{z^2 + 1}{4\nu} + \frac{5z^4 + 16z^2 + 3}{96\nu^2}
+      + \frac{3z^6 + 19z^4 + 17z^2 - 15}{384\nu^3},$$
+
+    to 3 % for three blocks and far better for more; for two blocks it is exact. NaN for fewer.
+    """
+    if n < 3:
+        return math.tan(0.475 * math.pi) / NORMAL if n == 2 else math.nan
+    v, s = n - 1, NORMAL**2
+    return (
+        1
+        + (s + 1) / (4 * v)
+        + (5 * s**2 + 16 * s + 3) / (96 * v**2)
+        + (3 * s**3 + 19 * s**2 + 17 * s - 15) / (384 * v**3)
+    )
+
+
 def spread(influence: Floats, block: Rows | None = None) -> float:
     r"""Standard error from influences $\psi_i$: $\sqrt{\sum_b (\sum_{i \in b} \psi_i)^2}$.
 
-    The variance of $B$ blocks is corrected by $B/(B - 1)$; with fewer than two the error is NaN.
+    The variance of $B$ blocks is corrected by $B/(B - 1)$, and the error by `student`; with fewer than two it
+    is NaN.
 
     Args:
         influence: First-order change of the estimate with each row, shape ``(n,)``, of sum zero.
@@ -95,7 +121,7 @@ def spread(influence: Floats, block: Rows | None = None) -> float:
     """
     sums = influence if block is None else np.bincount(block, influence)
     n = len(sums)
-    return math.sqrt(float((sums**2).sum()) * n / (n - 1)) if n > 1 else math.nan
+    return student(n) * math.sqrt(float((sums**2).sum()) * n / (n - 1)) if n > 1 else math.nan
 
 
 def mean(values: Floats, block: Rows | None = None) -> Estimate:
@@ -138,16 +164,18 @@ def bootstrap(
         repeats: Number of resamplings.
 
     Returns:
-        Standard deviations over the repeats, in the shape of the statistic; NaN where less than `FINITE` of
-        the repeats are finite.
+        Standard deviations over the repeats, corrected for few blocks as those of `spread` are, in the shape
+        of the statistic; NaN where less than `FINITE` of the repeats are finite.
     """
     random = np.random.default_rng(seed)
     draws = [_resampler(label) for label in labels]
     values = np.array([statistic(*(draw(random) for draw in draws)) for _ in range(repeats)], dtype=float)
     finite = np.isfinite(values)
-    several = all(len(np.unique(label)) > 1 for label in labels)
-    known = several & (finite.sum(0) >= max(2, FINITE * repeats))
+    fewest = min(len(np.unique(label)) for label in labels)
+    known = (fewest > 1) & (finite.sum(0) >= max(2, FINITE * repeats))
     found = np.ma.masked_array(values, ~finite).std(axis=0, ddof=1)
+    if fewest > 1:
+        found = found * student(fewest) * math.sqrt(fewest / (fewest - 1))
     return np.where(known, np.ma.filled(found, np.nan), np.nan)
 
 
