@@ -4,13 +4,16 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -272,6 +275,37 @@ def test_the_guard_refuses_what_is_not_finite_and_what_jumps() -> None:
     assert guard.accepts(-30.0, 1.0), "a lower loss is never refused"
     assert guard.state["refused"] == 3 and guard.state["refused_in_a_row"] == 0
     assert guard.state["accepted"] == state["accepted"] + 1
+
+
+def test_the_longest_gradient_is_a_multiple_of_the_usual_one() -> None:
+    guard = Guard()
+    assert guard.longest(3.0) == math.inf, "nothing is usual yet"
+    norms = [2.0, 8.0] * 500
+    for norm in norms:
+        assert guard.accepts(0.0, norm)
+    assert guard.longest(3.0) == pytest.approx(12.0, rel=0.02), "three times the geometric mean"
+    assert guard.longest(None) == math.inf
+    assert not guard.accepts(0.0, math.inf)
+    assert guard.longest(3.0) == pytest.approx(12.0, rel=0.02), "a refused gradient is not usual"
+
+
+@pytest.mark.parametrize("clip_usual", [None, 2.0])
+def test_no_gradient_is_much_longer_than_usual(
+    clip_usual: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, norms, step = runs.data(), list[float](), torch.optim.AdamW.step
+    data.force[0] = 1e4  # a contact, which one batch in six has
+
+    def noted(optimizer: Any, **options: Any) -> Any:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        return step(optimizer, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    config = {"steps": 60, "batch_size": 32, "clip": None, "clip_usual": clip_usual}
+    fit(runs.flow(), data, TrainingConfig.parse({**config, "loss": {"force_matching": 1.0}}), tmp_path)
+    longest = max(norms[1:]) / float(np.median(norms))
+    assert longest < 4 if clip_usual else longest > 100
 
 
 def test_the_guard_gives_up_in_the_end() -> None:

@@ -30,6 +30,7 @@ from knotflow.training import data as training_data
 from knotflow.training.data import thinned
 from knotflow.training.module import FlowModule, learning_rate
 from knotflow.training.molecules import (
+    CLIP,
     FORCE_LIMIT,
     FORCE_SHARE,
     RATE,
@@ -251,8 +252,8 @@ def test_the_training_of_the_paper() -> None:
         rate = learning_rate(config, epoch * in_a_pass + in_a_pass // 2)
         assert rate == pytest.approx(5e-4 * 0.7**epoch)
     raw = training_config(MoleculeTraining(preset="paper", published=True), 900_096, 60)
-    assert (raw.warm_up, raw.clip, raw.ema) == (0, None, 0.0)
-    assert (config.warm_up, config.clip, config.ema) == (500, 20.0, 0.999)
+    assert (raw.warm_up, raw.clip, raw.clip_usual, raw.ema) == (0, None, None, 0.0)
+    assert (config.warm_up, config.clip, config.clip_usual, config.ema) == (500, 20.0, None, 0.999)
     plain = training_config(MoleculeTraining(preset="paper", forces=False), 900_096, 60)
     assert (plain.loss.nll, plain.loss.force_matching) == (1.0, 0.0)
 
@@ -263,7 +264,7 @@ def test_the_other_presets() -> None:
     assert training_config(MoleculeTraining(), 100_000, 240).learning_rate == pytest.approx(RATE / 2)
     assert best.loss.nll == 1 and best.loss.force_matching == pytest.approx(FORCE_SHARE * 0.5 * 60)
     assert best.loss.force_limit == FORCE_LIMIT and best.loss.energy_matching == best.own_share == 0
-    assert best.clip > best.loss.force_matching, "the norm of the gradient grows with the weight"
+    assert (best.clip, best.clip_usual) == (None, CLIP), "the norm of the gradient grows with the weight"
     quick = training_config(MoleculeTraining(preset="quick"), 100_000, 60)
     assert quick.loss.force_matching == 0 and quick.steps < best.steps
     forced = training_config(MoleculeTraining(preset="quick", forces=True), 100_000, 60)

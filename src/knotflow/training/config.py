@@ -52,6 +52,8 @@ class TrainingConfig(Config):
     weight_decay: Weight = 0.0
     clip: Annotated[float, Field(gt=0)] | None = 20.0
     """Largest norm of the gradient; None: no clipping."""
+    clip_usual: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """The same in units of the usual norm, the geometric mean of recent ones."""
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """Decay of the moving average of the weights, which is the final model; 0: use the last weights."""
     loss: LossConfig = LossConfig()

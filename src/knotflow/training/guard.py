@@ -37,15 +37,24 @@ class Guard:
 
     def __init__(self) -> None:
         counts = dict.fromkeys(("accepted", "refused_in_a_row", "refused", "returns"), 0)
-        self.state: dict[str, Any] = {**counts, "mean": 0.0, "deviation": 0.0}
+        self.state: dict[str, Any] = {**counts, "mean": 0.0, "deviation": 0.0, "log_norm": 0.0}
 
     @property
     def rate_factor(self) -> float:
         """Factor of the learning rate: a half for every return."""
         return float(0.5 ** self.state["returns"])
 
+    def longest(self, factor: float | None) -> float:
+        """Largest norm of a gradient: so many times the usual one, the geometric mean of recent norms.
+
+        Adam divides by the size of past gradients, so a single long one would spoil a thousand steps.
+        """
+        if factor is None or not self.state["accepted"]:
+            return math.inf
+        return factor * math.exp(self.state["log_norm"])
+
     def accepts(self, loss: float, gradient_norm: float) -> bool:
-        """Whether the step may be taken."""
+        """Whether the step may be taken, given its loss and the norm of its gradient, as used."""
         s = self.state
         finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         settled = s["accepted"] >= SETTLED
@@ -55,6 +64,7 @@ class Guard:
             if s["accepted"]:
                 s["deviation"] = keep * s["deviation"] + (1 - keep) * abs(loss - s["mean"])
             s["mean"] = keep * s["mean"] + (1 - keep) * loss
+            s["log_norm"] = keep * s["log_norm"] + (1 - keep) * math.log(max(gradient_norm, 1e-30))
             s["accepted"] += 1
             s["refused_in_a_row"] = 0
             return True

@@ -125,11 +125,13 @@ class FlowModule(pl.LightningModule):
         total, values = self.loss(self.flow, batch, self.mix.shares(batch))
         self.optimizer.zero_grad()
         self.manual_backward(total)
-        norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), self.config.clip or math.inf)
+        longest = min(self.config.clip or math.inf, self.guard.longest(self.config.clip_usual))
+        norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), longest)
         # Of the whole batch: all processes must make the same decision.
         self.values = _of_all({"loss": total.detach(), **values})
         loss = float(self.values.pop("loss"))
-        if self.guard.accepts(loss, float(norm)):
+        used = norm.clamp(max=longest) if norm.isfinite() else norm
+        if self.guard.accepts(loss, float(used)):
             self.optimizers().step()  # type: ignore[union-attr]
             if self.average is not None:
                 self.average.update_parameters(self.flow)

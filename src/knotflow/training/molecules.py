@@ -56,6 +56,8 @@ BATCH = {"best": 96, "quick": 256, "paper": 128}
 as many points."""
 STEPS = {"best": 8000, "quick": 2000}
 """Steps of a training; the preset paper has ten epochs."""
+CLIP = 3.0
+"""Largest norm of a gradient of these presets, in units of the usual one. Of forces, a few are enormous."""
 MARGINALS = 300
 """Largest number of first steps in which maps learn the densities of single coordinates."""
 VALIDATED = 3_000_000
@@ -158,8 +160,8 @@ def training_config(choice: MoleculeTraining, n_train: int, n_coordinates: int) 
         decay_every=in_a_pass,
         marginals=0 if raw else min(MARGINALS, steps),
         warm_up=0 if raw else min(500, max(1, steps // (10 if paper else 6))),
-        # Forces of large weight have large gradients.
-        clip=None if raw else max(20.0, 6.0 * weight),
+        clip=20.0 if paper and not raw else None,
+        clip_usual=None if paper else CLIP,
         ema=0.0 if raw else 0.999,
         loss=LossConfig(
             nll=1 - weight if paper else 1.0,
