@@ -179,3 +179,13 @@ def test_absurd_numbers(call, files: Path, name: str, option: str) -> None:
             assert status in (0, "begun"), what
         for made in sorted(set(files.rglob("*")) - set(before), reverse=True):
             made.unlink() if made.is_file() else made.rmdir()
+
+
+@pytest.mark.parametrize("words", [("--out", ""), ("--out=",), ("--state=",)], ids="".join)
+@pytest.mark.parametrize("name", ["evaluate", "train"])
+def test_an_option_without_a_value(call, files: Path, name: str, words: tuple[str, ...]) -> None:
+    """As from a script whose variable is not set: the working folder is no answer."""
+    before = sorted(files.rglob("*"))
+    status, said = call(name, *BASES[name], *words)
+    assert status == 2 and f"{words[0].removesuffix('=')} has an empty value" in said
+    assert sorted(files.rglob("*")) == before

@@ -49,6 +49,12 @@ def test_a_prmtop_with_a_box(run_here: Callable[..., tuple[int, str]], tmp_path:
     assert status == 2 and "hooh.prmtop has a periodic box, but only vacuum and implicit" in said
 
 
+def test_two_molecules(run_here: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    status, said = run_here("run", "--peptide", "AAA", "ala2", "--out", "here")
+    assert status == 2 and "--molecule and --peptide both name a molecule; give only one of them." in said
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_time_too_short_for_a_stage(run_here: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     """Refused at once, not after the first frames."""
     status, said = run_here("run", "ala2", "--hours", "0.0001", "--out", "here")

@@ -40,7 +40,7 @@ from tests.soak import times
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children made by fork")
 
-KILLS = 6
+KILLS = 20
 """Kills of each command in ``make test``; ``make soak`` has many times as many."""
 COMMANDS = {
     "simulate": "simulate --out new.h5 --replicas 2 --ns 0.0004 --every 0.01 --equilibration 0.05",

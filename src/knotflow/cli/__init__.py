@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -74,6 +75,7 @@ def main() -> None:
     """Run the command line; user errors end in one sentence and exit status 2."""
     with terminable():
         try:
+            _refuse_empty(sys.argv[1:])
             ranks.run(app)
         except (ValueError, OSError, ModuleNotFoundError, TrainingError, WorkerError) as error:
             print_error(_sentence(error))
@@ -84,6 +86,14 @@ def main() -> None:
                 "there is not enough memory for this; ask for less at a time, or use a larger machine."
             )
         sys.exit(2)
+
+
+def _refuse_empty(words: list[str]) -> None:
+    """Refuse an option without a value, such as a variable of a script that is not set."""
+    for before, word in pairwise(["", *words]):
+        option = before if not word else word.removesuffix("=")
+        if option.startswith("--") and (not word or word.endswith("=")):
+            raise ValueError(f"{option} has an empty value; give one, or leave the option out.")
 
 
 def _sentence(error: Exception) -> str:

@@ -26,8 +26,9 @@ QUICKSTART_HOURS = 0.2
 def run(
     ctx: typer.Context,
     molecule: Annotated[
-        str, typer.Argument(help="ala2, a file, or SMILES; as --molecule elsewhere.")
-    ] = "ala2",
+        str | None,
+        typer.Argument(help="ala2, a file, or SMILES; as --molecule elsewhere.", show_default="ala2"),
+    ] = None,
     hours: Annotated[float, typer.Option(help="Time for everything together.")] = 2.0,
     out: OutOption = Path("runs/run"),
     peptide: options.PeptideOption = None,
@@ -69,7 +70,7 @@ def run(
     need("a run", *MODULES)
     from knotflow.workflows.whole_run import Run
 
-    named = None if peptide is not None and molecule == "ala2" else molecule
+    named = "ala2" if molecule is None and peptide is None else molecule
     _complete(
         Run(out, options.chosen_molecule(ctx, named), hours, seed),
         Output(as_json=as_json, quiet=quiet),
