@@ -1,11 +1,13 @@
 """Two processes of torchrun, with one thread each, against one process with one thread, for each command.
 
 Both do the same work, in a launch each, after a small run of every command that imports and fills caches; the
-shortest of some repeats counts. *Speed-up* is the ratio of the two times. *By processor time* is the ratio of
-the processor time of one to that of the busier of two, which other work on the machine hardly changes: what
-the speed-up would be on an idle machine if nobody waited for anybody. The second table has the costs from
-which docs/tutorials/cluster.md computes what many hosts would give: a step of the training, the sum of its
-gradients over two processes on this machine, and what only rank 0 can do with samples.
+shortest of some repeats counts. A training sees as many points, in batches of 192 for each process (*train*),
+or in batches of 96 that all processes share, the preset's (*train, one batch*): there, each process has fewer
+points a step, but as much to do beside them. *Speed-up* is the ratio of the two times. *By processor time* is
+the ratio of the processor time of one to that of the busier of two, which other work on the machine hardly
+changes: what the speed-up would be on an idle machine if nobody waited for anybody. The second table has
+the costs from which docs/tutorials/cluster.md computes what many hosts would give: a step of the training, the
+sum of its gradients over two processes on this machine, and what only rank 0 can do with samples.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from rich.console import Console
 
 from benchmarks.report import Table
 
-COMMANDS = ("simulate", "train", "sample", "exact", "evaluate")
+COMMANDS = ("simulate", "train", "train, one batch", "sample", "exact", "evaluate")
+BATCH = 192
 PIECE = 10_000
 """Samples that are gathered and written at a time."""
 
@@ -36,11 +39,11 @@ class Settings:
     """Sizes of a run."""
 
     ns: float = 0.08
-    epochs: float = 60
+    epochs: float = 40
     samples: int = 50_000
     rows: int = 2
     evaluated: int = 50_000
-    repeats: int = 3
+    repeats: int = 2
 
     @classmethod
     def quick(cls) -> Settings:
@@ -81,16 +84,15 @@ def launched(processes: int, settings: Settings, console: Console) -> dict[str, 
 # The rest runs in the processes.
 
 
-def arguments(settings: Settings, number: int) -> dict[str, list[str]]:
+def arguments(settings: Settings, number: int, processes: int = 1) -> dict[str, list[str]]:
     """The arguments of each command, with names of files that were not used before."""
     out = f"{number}"
+    training = ["data.h5", "--preset", "best", "--no-refine", "--target-only", f"--epochs={settings.epochs}"]
     simulated = ["--every", "0.1", "--equilibration", "0.1"]
     return {
         "simulate": [f"--ns={settings.ns}", "--out", f"sim{out}.h5", *simulated],
-        "train": [
-            *("data.h5", "--out", f"run{out}", "--preset", "best", "--no-refine", "--target-only"),
-            f"--epochs={settings.epochs}",
-        ],
+        "train": [*training, "--out", f"run{out}", f"--batch={BATCH * processes}"],
+        "train, one batch": [*training, "--out", f"same{out}"],
         "sample": ["ala2", f"--samples={settings.samples}", "--weights", "--out", f"sample{out}.h5"],
         "exact": [
             *("ala2", f"--samples={256 * settings.rows}", "--burn-in", "1", "--every", "2"),
@@ -119,13 +121,14 @@ def timed(settings: Settings) -> dict[str, dict[str, float]]:
     from knotflow.cli import app
 
     found: dict[str, dict[str, float]] = {"seconds": {}, "processor": {}}
-    simulate = arguments(Settings(ns=0.0416), 0)["simulate"]  # enough frames for a batch of the preset
+    processes = int(os.environ["WORLD_SIZE"])
+    simulate = arguments(Settings(ns=0.3328), 0)["simulate"]  # frames for some batches of all processes
     app(["simulate", *simulate, "--out", "data.h5", "-q"], standalone_mode=False)
     for number in range(1 + settings.repeats):
         sizes = settings if number else Settings.quick()
-        for name, options in arguments(sizes, number).items():
+        for name, options in arguments(sizes, number, processes).items():
             before, began = used_by_all(), time.perf_counter()
-            app([name, *options, "-q"], standalone_mode=False)
+            app([name.split(",")[0], *options, "-q"], standalone_mode=False)
             spent = time.perf_counter() - began
             busiest = max(after - b for after, b in zip(used_by_all(), before, strict=True))
             if number:
