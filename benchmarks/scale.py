@@ -5,9 +5,11 @@ shortest of some repeats counts. A training sees as many points, in batches of 1
 or in batches of 96 that all processes share, the preset's (*train, one batch*): there, each process has fewer
 points a step, but as much to do beside them. *Speed-up* is the ratio of the two times. *By processor time* is
 the ratio of the processor time of one to that of the busier of two, which other work on the machine hardly
-changes: what the speed-up would be on an idle machine if nobody waited for anybody. The second table has
-the costs from which docs/tutorials/cluster.md computes what many hosts would give: a step of the training, the
-sum of its gradients over two processes on this machine, and what only rank 0 can do with samples.
+changes: what the speed-up would be on an idle machine if nobody waited for anybody.
+
+The second table has the costs from which docs/tutorials/cluster.md computes what many hosts would give:
+a step of the training, the sum of its gradients over two processes on this machine, and what only rank 0
+can do with samples.
 """
 
 from __future__ import annotations
