@@ -21,7 +21,15 @@ import knotflow as kf
 from knotflow.files import read_json
 from knotflow.log_file import read_log
 from knotflow.training import Batch, TrainingConfig, TrainingError, fit
-from knotflow.training.guard import PATIENCE, RETURNS, SETTLED, Guard, diagnose
+from knotflow.training.guard import (
+    FORGIVEN,
+    PATIENCE,
+    RECOVERY,
+    RETURNS,
+    SETTLED,
+    Guard,
+    diagnose,
+)
 from knotflow.training.module import FlowModule
 from knotflow.training.run import fingerprint
 from tests.flows.registry import make, points
@@ -319,6 +327,18 @@ def test_the_guard_gives_up_in_the_end() -> None:
     assert guard.rate_factor == 0.5**RETURNS
     with pytest.raises(TrainingError, match="start with a lower one"):
         guard.returned()
+
+
+def test_the_rate_recovers_from_early_returns_only() -> None:
+    guard = Guard()
+    for returns in range(1, FORGIVEN + 2):
+        guard.returned()
+        assert guard.rate_factor == pytest.approx(0.5)
+        rates = []
+        for _ in range(RECOVERY + 1):
+            assert guard.accepts(0.0, 1.0)
+            rates.append(guard.rate_factor)
+        assert rates == sorted(rates) and rates[-1] == (1.0 if returns <= FORGIVEN else 0.5)
 
 
 def test_a_diagnosis_names_layer_and_coordinate() -> None:

@@ -23,6 +23,10 @@ SETTLED = 100
 """Accepted steps before jumps of the loss are refused."""
 PATIENCE = 5
 """Refused steps in a row after which the weights, not the data, are considered bad."""
+FORGIVEN = 2
+"""Returns after which the learning rate recovers …"""
+RECOVERY = 500
+"""… by a factor of two in so many steps; later ones slow the rest of the training."""
 RETURNS = 8
 """Largest number of returns to the last good state; then training gives up."""
 
@@ -32,17 +36,19 @@ class Guard:
 
     A step is refused if its loss or gradient is not finite, or if the loss jumps far above its recent values.
     After `PATIENCE` refusals in a row the caller must return to its last good state, with half the learning
-    rate. Everything it knows is in `state`, so a resumed training makes the same decisions.
+    rate. The rate recovers from the first `FORGIVEN` returns: most trouble is at the start, and passes.
+    Everything the guard knows is in `state`, so a resumed training makes the same decisions.
     """
 
     def __init__(self) -> None:
         counts = dict.fromkeys(("accepted", "refused_in_a_row", "refused", "returns"), 0)
-        self.state: dict[str, Any] = {**counts, "mean": 0.0, "deviation": 0.0, "log_norm": 0.0}
+        means = dict.fromkeys(("mean", "deviation", "log_norm"), 0.0)
+        self.state: dict[str, Any] = {**counts, **means, "halvings": 0.0}
 
     @property
     def rate_factor(self) -> float:
-        """Factor of the learning rate: a half for every return."""
-        return float(0.5 ** self.state["returns"])
+        """Factor of the learning rate: a half for every return from which it has not recovered."""
+        return float(0.5 ** self.state["halvings"])
 
     def longest(self, factor: float | None) -> float:
         """Largest norm of a gradient: so many times the usual one, the geometric mean of recent norms.
@@ -67,6 +73,8 @@ class Guard:
             s["log_norm"] = keep * s["log_norm"] + (1 - keep) * math.log(max(gradient_norm, 1e-30))
             s["accepted"] += 1
             s["refused_in_a_row"] = 0
+            if s["returns"] <= FORGIVEN:
+                s["halvings"] = max(0.0, s["halvings"] - 1 / RECOVERY)
             return True
         s["refused"] += 1
         s["refused_in_a_row"] += 1
@@ -85,6 +93,7 @@ class Guard:
         """
         s = self.state
         s["returns"] += 1
+        s["halvings"] += 1
         s["refused_in_a_row"] = 0
         if s["returns"] > RETURNS:
             raise TrainingError(

@@ -179,7 +179,8 @@ class FlowModule(pl.LightningModule):
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.guard.state = dict(state["guard"])
+        of_earlier_versions = {"halvings": state["guard"]["returns"]}
+        self.guard.state = {**Guard().state, **of_earlier_versions, **state["guard"]}
 
     def _refuse(self, batch: Batch, loss: float) -> None:
         """Skip a bad step; if the weights themselves are bad, return to those of the last checkpoint."""
