@@ -43,19 +43,24 @@ def torus_bins(angles: Floats, bins: int) -> Rows:
     return place
 
 
-def histogram(angles: Floats, weight: Floats | None = None, bins: int = BINS) -> Floats:
-    """Shares of n pairs of angles in ``bins × bins`` equal bins of the torus, of sum one: shape (bins²,).
+def torus_cells(angles: Floats, bins: int = BINS) -> Rows:
+    """The cell of each pair of angles, in rad, (n, 2), among ``bins × bins`` cells of the torus."""
+    place = torus_bins(angles, bins)
+    return place[:, 0] * bins + place[:, 1]
 
-    Weights are scaled to sum to n; then each bin gets `PSEUDO_COUNT` more.
+
+def histogram(cells: Rows, weight: Floats | None = None, bins: int = BINS) -> Floats:
+    """Shares of n pairs of angles in the cells of the torus, of sum one: shape (bins²,).
+
+    Weights are scaled to sum to n; then each cell gets `PSEUDO_COUNT` more.
 
     Args:
-        angles: In rad, any period, shape ``(n, 2)``.
+        cells: The cell of each pair, see `torus_cells`, shape ``(n,)``.
         weight: Shape ``(n,)``.
         bins: Number of bins along each angle.
     """
-    place = torus_bins(angles, bins)
-    weight = _scaled(weight, len(angles))
-    counts = np.bincount(place[:, 0] * bins + place[:, 1], weight, minlength=bins * bins) + PSEUDO_COUNT
+    weight = _scaled(weight, len(cells))
+    counts = np.bincount(cells, weight, minlength=bins * bins) + PSEUDO_COUNT
     shares: Floats = counts / counts.sum()
     return shares
 

@@ -167,18 +167,21 @@ def evaluate(
     intake = intake_for(generator, data)
     frames = observe_data(generator, data, energy, selected, progress, clock, intake, angles)
     drawn = observe_samples(generator, energy, samples, seed, progress, clock, angles)
-    block, names = blocks(frames.replica), [*frames.torsions, *reversed(measures.PARTS)]
+    block, tasks = blocks(frames.replica), measures.tasks(frames.torsions)
     setup = (frames, drawn, block, seed)
     with clock(doing), Team("knotflow.analysis.measures:measurer", setup) as team:
-        done: dict[str, Measures] = {}
-        progress(doing, 0, len(names) + 1)
-        for number, found in team.imap_unordered(names):
-            done[names[number]] = found
-            progress(doing, len(done), len(names) + 1)
-        overall = {key: measure for part in measures.PARTS for key, measure in done[part].items()}
-        residues = {residue: done[residue] for residue in frames.torsions}
+        done: dict[tuple[str, str], Measures] = {}
+        progress(doing, 0, len(tasks) + 1)
+        for number, found in team.imap_unordered(tasks):
+            done[tasks[number]] = found
+            progress(doing, len(done), len(tasks) + 1)
+        overall = measures.joined(done["", part] for part in measures.PARTS)
+        residues = {
+            residue: measures.joined(done[residue, part] for part in measures.OF_TORSIONS)
+            for residue in frames.torsions
+        }
         compared = states_of(drawn, frames)
-    progress(doing, len(names) + 1, len(names) + 1)
+    progress(doing, len(tasks) + 1, len(tasks) + 1)
     about["data"] = {
         "file": Path(data).name,
         "fingerprint": trajectory.fingerprint(data),

@@ -7,9 +7,9 @@ data and over samples for samples. *Reweighted* means with importance weights, t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,18 +72,29 @@ def _measured(unit: str, /, **rows: tuple[Any, ...]) -> Measures:
 
 def overall(data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
     """All measures that do not belong to a residue, in the order in which they are shown."""
-    found = [part(data, drawn, block, seed) for part in PARTS.values()]
-    return {key: measure for part in found for key, measure in part.items()}
+    return joined(part(data, drawn, block, seed) for part in PARTS.values())
+
+
+def joined(parts: Iterable[Measures]) -> Measures:
+    """Measures of several parts, in their order."""
+    return {key: measure for part in parts for key, measure in part.items()}
+
+
+def tasks(residues: Iterable[str]) -> list[tuple[str, str]]:
+    """The work of an evaluation, the longest first: parts of each residue, and parts of none ("")."""
+    own = [(residue, part) for part in OF_TORSIONS for residue in residues]
+    return [*own, *(("", part) for part in reversed(PARTS))]
 
 
 def measurer(setup: tuple[FrameTable, FrameTable, Rows, int]) -> OneByOne:
-    """Target of a `knotflow.ranks.Team`: measures by the name of their part, or of their residue."""
+    """Target of a `knotflow.ranks.Team`: the measures of a task, see `tasks`."""
     data, drawn, block, seed = setup
 
-    def work(name: str) -> Measures:
-        if name in PARTS:
-            return PARTS[name](data, drawn, block, seed)
-        return of_torsions(name, data, drawn, block, seed)
+    def work(task: tuple[str, str]) -> Measures:
+        residue, part = task
+        if residue:
+            return of_torsions(residue, data, drawn, block, seed, [part])
+        return PARTS[part](data, drawn, block, seed)
 
     return OneByOne(work)
 
@@ -244,27 +255,33 @@ def counts(data: FrameTable, drawn: FrameTable) -> Measures:
     }
 
 
-def of_torsions(residue: str, data: FrameTable, drawn: FrameTable, block: Rows, seed: int) -> Measures:
+def of_torsions(
+    residue: str,
+    data: FrameTable,
+    drawn: FrameTable,
+    block: Rows,
+    seed: int,
+    parts: Sequence[str] | None = None,
+) -> Measures:
     """Compare (phi, psi) of a residue in data, samples, and reweighted samples.
 
     Measures that end in ``_data`` compare one half of the blocks of data with the other: no samples can be
     expected to come closer. There are no measures if no sample has finite positions.
+
+    Args:
+        residue: The residue.
+        data: Frames.
+        drawn: Samples.
+        block: The block of each frame.
+        seed: Seed of the error bars.
+        parts: Names in `OF_TORSIONS`; by default all.
     """
     finite = np.isfinite(drawn.torsions[residue]).all(1)
     if not finite.any():
         return {}
-    raw, log_w = (found[finite] for found in (log_weights(drawn), weights.clipped(log_weights(drawn))))
-    angles, truth = drawn.torsions[residue][finite], data.torsions[residue]
-    return {
-        **histograms(angles, truth, log_w, block, seed),
-        **_torus(angles, truth, log_w, block, seed),
-        **_sides(angles[:, 0], truth[:, 0], log_w, data.replica, block, seed),
-        **_measured(
-            "",
-            ess_left=("effective sample size, phi < 0", effective_in(raw[angles[:, 0] <= 0], seed)),
-            ess_right=("effective sample size, phi > 0", effective_in(raw[angles[:, 0] > 0], seed)),
-        ),
-    }
+    raw = log_weights(drawn)[finite], weights.clipped(log_weights(drawn))[finite]
+    pairs = Pairs(drawn.torsions[residue][finite], data.torsions[residue], *raw, data.replica, block)
+    return joined(OF_TORSIONS[part](pairs, seed) for part in (OF_TORSIONS if parts is None else parts))
 
 
 def _three(key: str, *found: Estimate | float, text: str, unit: str = "") -> Measures:
@@ -286,18 +303,18 @@ def histograms(
         seed: Seed of the error bars.
         bins: Number of bins along each angle.
     """
-    w = weights.normalised(log_w)
+    w, cells, own = weights.normalised(log_w), *(distances.torus_cells(x, bins) for x in (angles, truth))
     functions = distances.divergence, distances.total_variation
 
     def statistic(rows: Rows, frames: Rows) -> list[float]:
-        reference = distances.histogram(truth[frames], bins=bins)
-        others = [distances.histogram(angles[rows], weight, bins) for weight in (None, w[rows])]
+        reference = distances.histogram(own[frames], bins=bins)
+        others = [distances.histogram(cells[rows], weight, bins) for weight in (None, w[rows])]
         return [function(reference, other) for function in functions for other in others]
 
     def halves(function: Callable[[Floats, Floats], float]) -> float:
         return _between_halves(
             block,
-            lambda a, b: function(*(distances.histogram(truth[rows], bins=bins) for rows in (a, b))),
+            lambda a, b: function(*(distances.histogram(own[rows], bins=bins) for rows in (a, b))),
         )
 
     kl, kl_weighted, tv, tv_weighted = _estimates(statistic, np.arange(len(angles)), block, seed=seed)
@@ -378,6 +395,41 @@ def _between_halves(block: Rows, distance: Callable[[Rows, Rows], float]) -> flo
     halves = [np.flatnonzero(block % 2 == parity) for parity in (0, 1)]
     return distance(*halves) if all(len(half) for half in halves) else math.nan
 
+
+class Pairs(NamedTuple):
+    """Torsions (phi, psi) of a residue in samples and frames."""
+
+    angles: Floats
+    """Of samples, (n, 2)."""
+    truth: Floats
+    """Of frames, (m, 2)."""
+    raw: Floats
+    """Log-weights of the samples."""
+    log_w: Floats
+    """The same, clipped."""
+    replica: ArrayLike
+    block: Rows
+
+
+def _shares(pairs: Pairs, seed: int) -> Measures:
+    """The effective sample size on either side of phi."""
+    left = pairs.angles[:, 0] <= 0
+    return _measured(
+        "",
+        ess_left=("effective sample size, phi < 0", effective_in(pairs.raw[left], seed)),
+        ess_right=("effective sample size, phi > 0", effective_in(pairs.raw[~left], seed)),
+    )
+
+
+OF_TORSIONS: Final[dict[str, Callable[[Pairs, int], Measures]]] = {
+    "histograms": lambda own, seed: histograms(own.angles, own.truth, own.log_w, own.block, seed),
+    "torus": lambda own, seed: _torus(own.angles, own.truth, own.log_w, own.block, seed),
+    "sides": lambda own, seed: _sides(
+        own.angles[:, 0], own.truth[:, 0], own.log_w, own.replica, own.block, seed
+    ),
+    "shares": _shares,
+}
+"""Measures of a residue, in the order in which they are shown."""
 
 PARTS: Final[dict[str, Callable[[FrameTable, FrameTable, Rows, int], Measures]]] = {
     "likelihood": lambda data, drawn, block, seed: likelihood(data, drawn, block),
