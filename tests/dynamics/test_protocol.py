@@ -10,6 +10,7 @@ import pytest
 from knotflow.dynamics import DynamicsConfig, FlowEnergy, Record, Status, drift, protocol, run
 from knotflow.energies import OpenMMEnergy
 from knotflow.files import read_json
+from knotflow.statistics.estimates import student
 from tests.analysis.generators import chain
 from tests.dynamics.wrong_flows import boxed_chain_generator, exact_chain
 
@@ -104,7 +105,7 @@ def test_a_run_in_a_folder(tmp_path: Path) -> None:
     n, rows = found.degrees_of_freedom, slice(found.production, None)
     slopes = np.polyfit(found.time[rows], found.total[rows], 1)[0] / n
     assert kept["slope"] == pytest.approx(slopes.mean()) and kept["slopes"] == pytest.approx(slopes)
-    assert kept["slope_error"] == pytest.approx(slopes.std(ddof=1) / math.sqrt(3))
+    assert kept["slope_error"] == pytest.approx(student(3) * slopes.std(ddof=1) / math.sqrt(3))
     kelvin = 300 * (2 * found.kinetic[rows] / n).mean(0)
     assert kept["temperature"] == pytest.approx(kelvin.mean()) and kept["broken"] == 0
     assert kept["about"] == found.about
@@ -179,7 +180,7 @@ def test_the_score_finds_slope_and_deviation() -> None:
     assert score.broken == 0 and score.reasons == (None, None)
     plain = score.plain()
     assert plain["slope"] == pytest.approx(score.slope.mean())
-    assert plain["slope_error"] == pytest.approx(abs(score.slope[0] - score.slope[1]) / 2)
+    assert plain["slope_error"] == pytest.approx(student(2) * abs(score.slope[0] - score.slope[1]) / 2)
 
 
 def test_the_score_counts_what_is_broken() -> None:
