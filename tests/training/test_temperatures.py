@@ -19,7 +19,7 @@ from knotflow.molecules.coordinates import internal_coordinates
 from knotflow.simulation import Simulation, SimulationPlan
 from knotflow.simulation import run as simulate
 from knotflow.storage import trajectory
-from knotflow.training import molecules, refinement
+from knotflow.training import cycles, molecules
 from knotflow.training.data import select
 from knotflow.training.molecules import MoleculeTraining, train_generator
 from knotflow.training.temperatures import conditioned, load_ladder, shape_at_lowest, temperature_range
@@ -193,7 +193,7 @@ def test_refined_at_the_target_temperature(
     data: Path, finished: tuple[Path, BoltzmannGenerator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refined model is an ordinary one of 300 K; the model of all temperatures is kept beside it."""
-    monkeypatch.setattr(refinement, "CYCLES", 1)
+    monkeypatch.setattr(cycles, "CYCLES", 1)
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
     choice = CHOICE.model_copy(update={"refine": True})
