@@ -11,7 +11,7 @@ from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
 from knotflow.storage.samples import read_samples
-from knotflow.training import molecules, refinement
+from knotflow.training import cycles, molecules
 from knotflow.training.module import FlowModule
 from tests.analysis.generators import ala2_data, chain, chain_data
 from tests.training.stopping import stopped_after
@@ -78,7 +78,7 @@ def test_train_then_sample_then_evaluate(run_here, data: Path, tmp_path: Path) -
 def test_options_arrive(run_here, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--transform", "rq", "--order", "5", "--forces", "--rate", "0.004", "--seed", "5"]
     options += ["--refine"]
-    monkeypatch.setattr(refinement, "CYCLES", 1)
+    monkeypatch.setattr(cycles, "CYCLES", 1)
     status, said = run_here("train", str(data), "--out", "a", *QUICK, *options, "--reverse-kl", "0.1")
     assert status == 0, said
     found = notes("a/model.safetensors")
