@@ -82,7 +82,8 @@ def joined(parts: Iterable[Measures]) -> Measures:
 
 def tasks(residues: Iterable[str]) -> list[tuple[str, str]]:
     """The work of an evaluation, the longest first: parts of each residue, and parts of none ("")."""
-    own = [(residue, part) for part in OF_TORSIONS for residue in residues]
+    slowest_first = sorted(OF_TORSIONS, key=lambda part: not part.startswith("torus"))
+    own = [(residue, part) for part in slowest_first for residue in residues]
     return [*own, *(("", part) for part in reversed(PARTS))]
 
 
@@ -325,27 +326,31 @@ def histograms(
     }
 
 
-def _torus(angles: Floats, truth: Floats, log_w: Floats, block: Rows, seed: int) -> Measures:
-    """Wasserstein distances of a few points of each set, drawn at random."""
+def _torus(own: Pairs, seed: int, *, weighted: bool) -> Measures:
+    """Wasserstein distances of a few points of each set, drawn at random, of samples or reweighted ones."""
+    angles, truth, log_w, block = own.angles, own.truth, own.log_w, own.block
 
     def some(points: Floats, random: np.random.Generator) -> Floats:
         return points[random.choice(len(points), min(POINTS, len(points)), replace=False)]
 
     def statistic(rows: Rows, frames: Rows) -> list[float]:
         random = np.random.default_rng(seed)
-        reference, raw = some(truth[frames], random), some(angles[rows], random)
-        if not np.isfinite(log_w[rows]).any():
-            return [distances.torus_distance(reference, raw), math.nan]
-        weighted = angles[rows][weights.resampled(log_w[rows], len(raw), random)]
-        return [distances.torus_distance(reference, other) for other in (raw, weighted)]
+        reference, drawn = some(truth[frames], random), some(angles[rows], random)
+        if weighted:
+            if not np.isfinite(log_w[rows]).any():
+                return [math.nan]
+            drawn = angles[rows][weights.resampled(log_w[rows], len(drawn), random)]
+        return [distances.torus_distance(reference, drawn)]
 
     def distance(a: Rows, b: Rows) -> float:
         random = np.random.default_rng(seed)
         return distances.torus_distance(some(truth[a], random), some(truth[b], random))
 
-    found = _estimates(statistic, np.arange(len(angles)), block, seed=seed, repeats=DISTANCES)
-    halves = _between_halves(block, distance)
-    return _three("torus_w2", halves, *found, text="W2 on the torus", unit="rad")
+    (found,) = _estimates(statistic, np.arange(len(angles)), block, seed=seed, repeats=DISTANCES)
+    text, unit = "W2 on the torus", "rad"
+    if weighted:
+        return _measured(unit, torus_w2_reweighted=(text, found))
+    return _measured(unit, torus_w2_data=(text, _between_halves(block, distance)), torus_w2=(text, found))
 
 
 def _sides(phi: Floats, truth: Floats, log_w: Floats, replica: ArrayLike, block: Rows, seed: int) -> Measures:
@@ -423,7 +428,8 @@ def _shares(pairs: Pairs, seed: int) -> Measures:
 
 OF_TORSIONS: Final[dict[str, Callable[[Pairs, int], Measures]]] = {
     "histograms": lambda own, seed: histograms(own.angles, own.truth, own.log_w, own.block, seed),
-    "torus": lambda own, seed: _torus(own.angles, own.truth, own.log_w, own.block, seed),
+    "torus": lambda own, seed: _torus(own, seed, weighted=False),
+    "torus, reweighted": lambda own, seed: _torus(own, seed, weighted=True),
     "sides": lambda own, seed: _sides(
         own.angles[:, 0], own.truth[:, 0], own.log_w, own.replica, own.block, seed
     ),
