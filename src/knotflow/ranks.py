@@ -16,6 +16,7 @@ Messages are pickles between processes of one job, as in `knotflow.workers` and 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
@@ -166,7 +167,10 @@ def piece_seed(seed: int, number: int) -> int:
 
 
 def run(command: Callable[[], None]) -> None:
-    """Run a command: alone, or on rank 0 with the help of all other ranks, which end when it ends."""
+    """Run a command: alone, or on rank 0 with the help of all other ranks.
+
+    The process of a rank ends with it, and does not return.
+    """
     global _group
     number = int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if number == 1:
@@ -186,12 +190,20 @@ def run(command: Callable[[], None]) -> None:
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        raise
     finally:
         if _group.in_step:
             _group.tell("end", status)
             dist.destroy_process_group()
         _group = None
+    _end(status)
+
+
+def _end(status: int) -> NoReturn:
+    """End this process without taking it apart: threads of torch.distributed may abort one that does."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _meet(place: int) -> Store:
@@ -240,7 +252,7 @@ def _help(group: _Group) -> NoReturn:
         raise
     with contextlib.suppress(RuntimeError):  # rank 0, which holds the store, may have ended already
         dist.destroy_process_group()
-    sys.exit(message[1])
+    _end(message[1])
 
 
 def _obey(group: _Group, kind: str, *content: Any) -> None:
