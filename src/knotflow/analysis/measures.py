@@ -81,9 +81,8 @@ def joined(parts: Iterable[Measures]) -> Measures:
 
 
 def tasks(residues: Iterable[str]) -> list[tuple[str, str]]:
-    """The work of an evaluation, the longest first: parts of each residue, and parts of none ("")."""
-    slowest_first = sorted(OF_TORSIONS, key=lambda part: not part.startswith("torus"))
-    own = [(residue, part) for part in slowest_first for residue in residues]
+    """The work of an evaluation, the longest at the start: parts of each residue, and parts of none ("")."""
+    own = [(residue, part) for part in OF_TORSIONS for residue in residues]
     return [*own, *(("", part) for part in reversed(PARTS))]
 
 
@@ -280,8 +279,9 @@ def of_torsions(
     finite = np.isfinite(drawn.torsions[residue]).all(1)
     if not finite.any():
         return {}
-    raw = log_weights(drawn)[finite], weights.clipped(log_weights(drawn))[finite]
-    pairs = Pairs(drawn.torsions[residue][finite], data.torsions[residue], *raw, data.replica, block)
+    log_w = log_weights(drawn)
+    both = log_w[finite], weights.clipped(log_w)[finite]
+    pairs = Pairs(drawn.torsions[residue][finite], data.torsions[residue], *both, data.replica, block)
     return joined(OF_TORSIONS[part](pairs, seed) for part in (OF_TORSIONS if parts is None else parts))
 
 
