@@ -16,7 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from difflib import unified_diff
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import h5py
@@ -175,6 +177,16 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
+def differing(folder: Path, expected: dict[str, Any]) -> dict[str, str]:
+    """The lines in which a folder's files are not as expected, by file; empty if all are the same."""
+    found, differences = content(folder), {}
+    for name in found | expected:
+        if found.get(name) != expected.get(name):
+            was, now = (pformat(side.get(name)).splitlines() for side in (expected, found))
+            differences[name] = "\n".join(unified_diff(was, now, "expected", "found", n=0))[:2000]
+    return differences
+
+
 def _h5(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with h5py.File(path) as file:
@@ -241,10 +253,10 @@ def test_killed_at_random(name: str, fresh: Callable[[], Path]) -> None:
             left -= 1
             continue
         assert status == 0, child.log.read_text()
-        assert content(folder) == expected
+        assert differing(folder, expected) == {}
         # Done: once more, it has nothing to do; and then from the beginning, if there are kills left.
         undisturbed(folder, command)
-        assert content(folder) == expected
+        assert differing(folder, expected) == {}
         if not left:
             return
         folder = fresh()
@@ -264,7 +276,7 @@ def test_sigterm_is_answered(name: str, fresh: Callable[[], Path]) -> None:
             assert status in (143, 0), f"{status}: {said}"
             assert "Traceback" not in said and said.count("Stopped") == (status == 143), said
     undisturbed(folder, command)
-    assert content(folder) == content(reference)
+    assert differing(folder, content(reference)) == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

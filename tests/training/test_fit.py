@@ -430,3 +430,12 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
         runs.run(tmp_path)
     other.communicate(b"\n")
     assert isinstance(runs.run(tmp_path), kf.Flow)
+
+
+def test_a_training_killed_before_its_model_was_written_leaves_no_lock(tmp_path: Path) -> None:
+    weights, files = _weights(runs.run(tmp_path)), {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / ".model.safetensors.lock").touch()
+    again = _weights(runs.run(tmp_path))
+    assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
+    assert {path.name for path in tmp_path.iterdir()} == files

@@ -135,15 +135,16 @@ def fit(
                 f"{last} is not the checkpoint of this training ({one_line(error)}); remove it to start over."
             ) from None
     data = FlowData(train, validation, config, done=done, own=module.own_samples)
-    if data.blocks_left:
-        callbacks = [_SaveBlocks(last, module, data), ReportProgress(progress, module, data)]
-        with warnings.catch_warnings(), _interruptible(), _alone(model):
-            # Advice on data loaders and devices that does not apply here.
-            warnings.filterwarnings("ignore", module="lightning")
-            _trainer(folder, callbacks, data).fit(module, datamodule=data)
-    if leads():
-        save(module.model, model, **{**(notes or {}), **made, "seconds": module.seconds})
-        initial.unlink(missing_ok=True)
+    with _alone(model):
+        if data.blocks_left:
+            callbacks = [_SaveBlocks(last, module, data), ReportProgress(progress, module, data)]
+            with warnings.catch_warnings(), _interruptible():
+                # Advice on data loaders and devices that does not apply here.
+                warnings.filterwarnings("ignore", module="lightning")
+                _trainer(folder, callbacks, data).fit(module, datamodule=data)
+        if leads():
+            save(module.model, model, **{**(notes or {}), **made, "seconds": module.seconds})
+            initial.unlink(missing_ok=True)
     return agreed(load(model) if leads() else module.model)
 
 
