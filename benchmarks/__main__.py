@@ -1,7 +1,8 @@
 """Run the benchmarks: ``python -m benchmarks [WHAT] [--quick] [--compiled]``.
 
-WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, tabular, or all of
-these. Beside them, baseline saves a few times for later, and compare says whether they have become worse.
+WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, sizes, tabular, or all
+of these; sizes trains for two hours. Beside them, baseline saves a few times for later, and compare says
+whether they have become worse.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks, or if compare finds that it
 has become slower.
@@ -28,6 +29,7 @@ from benchmarks import (
     memory,
     molecules,
     scale,
+    sizes,
     speed,
     tabular,
 )
@@ -44,6 +46,7 @@ MODULES: dict[str, Any] = {
     "memory": memory,
     "molecules": molecules,
     "scale": scale,
+    "sizes": sizes,
     "tabular": tabular,
 }
 

@@ -22,6 +22,7 @@ from knotflow.cli import settings
 from knotflow.dynamics import DynamicsConfig, Record
 from knotflow.dynamics.chains import ChainState
 from knotflow.dynamics.protocol import run_inputs
+from knotflow.files import read_json, write_json
 from knotflow.flows.io import notes
 from knotflow.log_file import read_log
 from knotflow.molecules.serialised import read_system
@@ -232,6 +233,17 @@ def test_files_of_earlier_versions_open(name: str, tmp_path: Path, caplog: pytes
     assert [message.partition(", without")[0] for message in caplog.messages] == (
         [f"{path} is of an earlier version"] if name in ("last.ckpt", "run.h5.state") else []
     )
+
+
+def test_json_that_lost_its_checksum_is_not_of_an_earlier_version(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_json(path, {"name": "run"})
+    content = path.read_bytes()
+    start, end = content.index(b'",\n "checksum'), content.rindex(b'"')
+    path.write_bytes(content[:start] + content[end:])
+    assert json.loads(path.read_bytes()) == {"name": "run"}
+    with pytest.raises(ValueError, match=r"plan\.json is damaged"):
+        read_json(path)
 
 
 def test_a_journal_of_an_earlier_version_is_carried_out(tmp_path: Path) -> None:

@@ -192,12 +192,16 @@ def json_bytes(value: Any) -> bytes:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, completely or not at all; a table gets a checksum."""
+    """Write a value as JSON, completely or not at all; a table gets a checksum, and an empty last line.
+
+    Without that line, a file that has lost its whole checksum would look like one of an earlier version.
+    """
     found = plain(value)
     if not isinstance(found, dict):
         write_atomically(path, json_bytes(found))
     else:
-        write_atomically(path, checksums.sealed(json_bytes({**found, checksums.KEY: checksums.BLANK})))
+        content = json_bytes({**found, checksums.KEY: checksums.BLANK}) + b"\n"
+        write_atomically(path, checksums.sealed(content))
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
@@ -218,7 +222,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON, or is damaged ({error}); remove it.") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a table of keys and values, and is damaged; remove it.")
-    checksums.check_key(path, content, checksums.KEY in found)
+    checksums.check_key(path, content, checksums.KEY in found or content.endswith(b"\n\n"))
     found.pop(checksums.KEY, None)
     missing = [key for key in keys if key not in found]
     if missing:
