@@ -42,8 +42,8 @@ class Settings:
 
     ns: float = 0.08
     epochs: float = 40
-    samples: int = 50_000
-    rows: int = 2
+    samples: int = 200_000
+    rows: int = 8
     evaluated: int = 50_000
     repeats: int = 2
 
