@@ -1,8 +1,8 @@
 """Run the benchmarks: ``python -m benchmarks [WHAT] [--quick] [--compiled]``.
 
-WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, sizes, tabular, or all
-of these; sizes trains for two hours. Beside them, baseline saves a few times for later, and compare says
-whether they have become worse.
+WHAT is adversarial, speed, flow, generator, growth, limits, memory, molecules, scale, butane, sizes, tabular,
+or all of these; sizes trains for two hours. Beside them, baseline saves a few times for later, and compare
+says whether they have become worse.
 
 The exit status is 1 if knotflow breaks a promise that the adversarial run checks, or if compare finds that it
 has become slower.
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from benchmarks import (
     adversarial,
+    butane,
     compare,
     flow,
     generator,
@@ -46,6 +47,7 @@ MODULES: dict[str, Any] = {
     "memory": memory,
     "molecules": molecules,
     "scale": scale,
+    "butane": butane,
     "sizes": sizes,
     "tabular": tabular,
 }

@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 import knotflow as kf
-from benchmarks import memory
+from benchmarks import butane, memory
 from benchmarks.__main__ import main
 from benchmarks.compare import BaselineError, Change, changes, judged, load
 from benchmarks.compare import Settings as CompareSettings
@@ -43,6 +43,7 @@ from knotflow.energies import TorchForceField
 from knotflow.flows.boltzmann import BoltzmannGenerator
 from knotflow.molecules.system import ala2
 from knotflow.storage import trajectory
+from knotflow.workflows.molecule import load_molecule
 
 
 def test_evaluations_agree() -> None:
@@ -277,3 +278,31 @@ def test_compare_exits_with_1_if_something_is_slower(
     assert "knotflow has become slower" in capsys.readouterr().out
     times["inverse"] = 3.3
     assert main(["compare", *options]) == 0
+
+
+def test_turns_of_butane_change_its_torsion_and_nothing_else() -> None:
+    """By the angle, in all chains; volume is kept, for the Jacobian of a turn is that of rotations."""
+    system = load_molecule("CCCC", energy="xtb")
+    half = butane.turning_half(system)
+    assert sorted(system.atomic_numbers[atom] for atom in half) == [1, 1, 1, 1, 1, 6]
+    x = torch.as_tensor(system.positions).double().repeat(3, 1, 1)
+    angle = torch.tensor([0.3, -2.0, 0.0], dtype=torch.float64)
+    y = butane.turned_about(x, angle, half)
+    change = butane.BACKBONE(y.numpy()) - butane.BACKBONE(x.numpy()) - angle.numpy()
+    assert np.abs((change + math.pi) % (2 * math.pi) - math.pi).max() < 1e-9
+    others = [atom for atom in range(system.n_atoms) if atom not in half]
+    for group in (half, others, [*half, 1, 2]):
+        torch.testing.assert_close(
+            torch.cdist(y[:, group], y[:, group]), torch.cdist(x[:, group], x[:, group])
+        )
+    jacobian = torch.func.jacrev(lambda one: butane.turned_about(one[None], angle[:1], half)[0])(x[0])
+    assert float(torch.linalg.det(jacobian.reshape(42, 42))) == pytest.approx(1)
+
+
+def test_states_of_butane_are_counted_in_chains() -> None:
+    angles = np.radians([[180.0, 60.0, -60.0], [170.0, 60.0, 190.0]] * 50)
+    found = butane.summary(angles)
+    assert [found[f"population of {name}"].value for name in butane.STATES] == pytest.approx(
+        [1 / 2, 1 / 3, 1 / 6]
+    )
+    assert found["F(gauche) - F(anti), kT"].value == pytest.approx(0)
