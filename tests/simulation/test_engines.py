@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from knotflow.energies.openmm_energy import OpenMMEnergy
+from knotflow.molecules.units import BOLTZMANN
 from knotflow.simulation import engines
 from knotflow.simulation.energy_engine import EnergyEngine
 from knotflow.simulation.engines import Engine, OpenMMEngine
@@ -54,19 +55,22 @@ def task(name: str, groups: int, **options: object) -> Task:
     return Task(**(standard | options))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("ladder", [(300.0,), (300.0, 400.0)])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_spring_has_its_known_distribution(engine: str) -> None:
+def test_spring_has_its_known_distribution(engine: str, ladder: tuple[float, ...]) -> None:
     r"""Bond lengths of the dimer have the density b² exp(-k (b - b0)² / 2kT); its motion has 300 K."""
     groups = 400
     grid = np.linspace(0.1, 0.2, 2001)
-    density = grid**2 * np.exp(-DIMER_CONSTANT * (grid - DIMER_LENGTH) ** 2 / (2 * molecule("dimer").kT))
-    density /= density.sum()
+    walkers, random = Walkers.at(molecule("dimer").positions, groups, len(ladder)), np.random.default_rng(0)
+    # From exact draws on, so that nothing has to be equilibrated: 2 ps let errors grow, if there are any.
+    for rung in reversed(range(len(ladder))):
+        spring = DIMER_CONSTANT / (BOLTZMANN * ladder[rung])
+        density = grid**2 * np.exp(-spring * (grid - DIMER_LENGTH) ** 2 / 2)
+        density /= density.sum()
+        walkers.positions[:, rung, 1, 0] = random.choice(grid, groups, p=density)
     mean = (density * grid).sum()
     deviation = math.sqrt((density * (grid - mean) ** 2).sum())
-    # From exact draws on, so that nothing has to be equilibrated: 2 ps let errors grow, if there are any.
-    walkers = Walkers.at(molecule("dimer").positions, groups, 1)
-    walkers.positions[:, 0, 1, 0] = np.random.default_rng(0).choice(grid, groups, p=density)
-    todo = task("dimer", groups, walkers=walkers, frames=20, interval=100, exchange=100)
+    todo = task("dimer", groups, walkers=walkers, temperatures=ladder, frames=20, interval=100, exchange=100)
     done = run_task(make(engine, "dimer"), todo)
     positions = done.cold.positions.astype(np.float64)
     lengths = np.linalg.norm(positions[..., 0, :] - positions[..., 1, :], axis=-1)

@@ -165,15 +165,15 @@ def run_task(engine: Engine, task: Task) -> Outcome:
     for _ in range(task.frames):
         for _ in range(task.interval // task.exchange):
             now = engine.advance(x, v, ladder.of_walkers().reshape(-1), task.exchange)
-            x, v = now.positions, now.velocities
+            x, v, motion = now.positions, now.velocities, now.temperatures
             if len(task.temperatures) > 1:
-                rescale = ladder.exchange(now.energies.reshape(shape[:2]), random)
-                v = v * rescale.reshape(-1, 1, 1)
+                rescale = ladder.exchange(now.energies.reshape(shape[:2]), random).reshape(-1)
+                v, motion = v * rescale[:, None, None], motion * rescale**2
         on_rungs = np.arange(shape[0])[:, None] * shape[1] + ladder.on_rungs()
         rungs = on_rungs if len(kept) in task.hot else on_rungs[:, :1]
         forces, positions = now.forces[rungs], now.positions[rungs]
         kept.append(Kept(positions.astype(np.float32), forces.astype(np.float32), now.energies[rungs]))
-        temperatures.append(now.temperatures[on_rungs[:, 0]])
+        temperatures.append(motion[on_rungs[:, 0]])
     hot = [kept[number] for number in task.hot]
     return Outcome(
         Walkers(x.reshape(shape), v.reshape(shape), ladder.rungs, ladder.heading),
