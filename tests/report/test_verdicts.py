@@ -180,6 +180,22 @@ def test_free_energies_between_the_sides_of_phi(ours: Any, theirs: Any, level: L
     assert one("Free energy, ALA2", metrics).level is level
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "level"),
+    [(0.5, 0.11, GOOD), (0.5, 0.09, UNKNOWN), (0.09, 0.5, UNKNOWN), (0.5, None, GOOD), (None, None, GOOD)],
+)  # fmt: skip
+def test_error_bars_of_sides_in_which_few_samples_count_are_not_believed(
+    left: float | None, right: float | None, level: Level
+) -> None:
+    sides = {"side_difference_reweighted": (4.33, 0.09), "side_difference_data": (4.3, 0.05)}
+    verdict = one("Free energy, ALA2", residue(**sides, ess_left=left, ess_right=right))
+    assert verdict.level is level
+    if level is UNKNOWN:
+        side = "<" if left == 0.09 else ">"
+        assert f"of the samples with phi {side} 0 only 9 % count" in verdict.sentence
+        assert "knotflow exact" in verdict.sentence
+
+
 def test_a_side_that_was_never_visited_is_named() -> None:
     metrics = residue(side_difference_reweighted=(5.0, 0.1), side_difference_data=None)
     assert "there are no data" in one("Free energy, ALA2", metrics).sentence

@@ -172,7 +172,8 @@ TORSIONS: Final = Rule(
 SIDES: Final = Rule(
     "Free energy, {residue}",
     (0.5, 1.0),
-    "F(phi>0) - F(phi<0), reweighted against data: good within {} kT, fair within {} kT",
+    "F(phi>0) - F(phi<0), reweighted against data: good within {} kT, fair within {} kT, unless few of the "
+    "samples on one side count",
     good="the free energy between the sides of phi of {residue} is right",
     fair="the free energy between the sides of phi of {residue} is about right",
     poor="the free energy between the sides of phi of {residue} is wrong",
@@ -203,9 +204,11 @@ SLOPE: Final = 0.01
 """In kT/ps per degree of freedom."""
 
 
-UNTRUSTED: Final = (
-    "the weights cannot be trusted. A better model would tell: train on more frames, or for more steps"
-)
+BETTER: Final = "A better model would tell: train on more frames, or for more steps"
+UNTRUSTED: Final = f"the weights cannot be trusted. {BETTER}"
+INSIDE: Final = 0.1
+"""Effective sample size inside a state below which error bars of its weight are far too small: the heaviest
+of its samples are yet to come (docs/generators.md, Evaluate)."""
 
 
 def judge(
@@ -344,6 +347,16 @@ def _sides(residue: str, found: Mapping[str, Any], rows: Rows, *, trusted: bool)
     number = ", ".join(f"{_with_bar(part)} {where}" for part, where in parts)
     if not trusted:
         return SIDES.not_known(f"{number}, but {UNTRUSTED}", residue=residue)
+    inside = {side: _measure(found, key).value for key, side in (("ess_left", "<"), ("ess_right", ">"))}
+    side = min(inside, key=lambda side: inside[side] if inside[side] > 0 else math.inf)
+    if inside[side] < INSIDE:
+        doubt = (
+            f"of the samples with phi {side} 0 only {_percent(inside[side])} count: such weights have larger"
+        )
+        return SIDES.not_known(
+            f"{number}, but {doubt} errors than these. {BETTER}; or exact chains (knotflow exact)",
+            residue=residue,
+        )
     return SIDES.verdict(_size(gap), number, more, residue=residue)
 
 
