@@ -180,6 +180,18 @@ def test_bad_news_is_told() -> None:
     assert "neither can reweighted results" in doubtful["Samples"] and "is wrong" not in doubtful["Answer"]
 
 
+def test_weights_whose_error_bars_leave_all_open_are_not_trusted() -> None:
+    """A sample with most of the weight: an effective sample size of 0.6 ± 3.1 %."""
+    vague = found(measure(4.0, 0.1), Estimate(4.0, 0.3), k=0.66)
+    vague.metrics["measures"]["ess"] = measure(0.006, 0.031)  # type: ignore[index]
+    said = lines(job(), vague)
+    assert "error bars leave open whether that is fair or poor" in said["Samples"]
+    assert "do not trust it yet" in said["Answer"]
+    no_tail = found(measure(4.0, 0.1), Estimate(4.0, 0.3), ess=0.99)
+    no_tail.metrics["measures"]["pareto_k"] = measure(None, None)  # type: ignore[index]
+    assert "trust" not in lines(job(), no_tail)["Answer"]
+
+
 def test_of_many_free_energies_the_worst_is_told() -> None:
     several = found(measure(3.9, 0.1), Estimate(4.0, 0.1))
     residues = several.metrics["residues"]

@@ -15,7 +15,7 @@ from knotflow.analysis.states import states_of_file
 from knotflow.files import read_json
 from knotflow.molecules import MolecularSystem
 from knotflow.progress import Progress, silent
-from knotflow.report.verdicts import Level, Verdict, judge
+from knotflow.report.verdicts import EFFICIENCY, WEIGHTS, Level, Verdict, judge
 from knotflow.sentences import listed
 from knotflow.statistics.estimates import Estimate
 from knotflow.workflows.molecule import chosen
@@ -137,10 +137,19 @@ def _answer(verdicts: Mapping[str, Verdict], found: Facts, *, chained: bool) -> 
         said += [f"exact chains give {value} kT for {name}" for name, value in found.chains.items()]
     else:
         said.append(f"the page shows {len(sides) - 1} more free energies")
-    doubtful = Level.POOR in (verdicts["Weights"].level, verdicts["Efficiency"].level)
-    if doubtful and not chained:
+    if _doubtful(verdicts, found) and not chained:
         said.insert(0, NO_TRUST)
     return "; ".join(said) or "the molecule has no states to compare"
+
+
+def _doubtful(verdicts: Mapping[str, Verdict], found: Facts) -> bool:
+    """Whether weights are poor or, since bad weights have wide error bars, seem to be."""
+    judged = (("Weights", WEIGHTS, "pareto_k"), ("Efficiency", EFFICIENCY, "ess"))
+    levels = [verdicts[subject].level for subject, _, _ in judged]
+    for _, rule, key in judged:
+        value = Estimate.read(found.metrics["measures"].get(key, {})).value
+        levels += [rule.level(value)] if math.isfinite(value) else []
+    return Level.POOR in levels
 
 
 def _told(verdict: Verdict) -> str:
