@@ -44,7 +44,7 @@ $(NATIVE): $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp) $(KERNELS)/build.py | $
 	$(BUILD)
 
 run: $(READY) ## see it work: simulate, train, sample, judge, a page (twelve minutes)
-	$(BIN)/knotflow $(RUN)
+	OMP_NUM_THREADS=1 $(BIN)/knotflow $(RUN)
 
 test: lint ## lint, tests, and the documentation built strictly
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
