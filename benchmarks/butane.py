@@ -3,7 +3,7 @@
 The oracle of docs/tutorials/correct.md. A cycle of a chain is a trajectory of hybrid Monte Carlo
 (`knotflow.dynamics.hybrid`), then a few turns of one half of the molecule about its middle bond. A turn by an
 angle that is as likely as its opposite changes no volume, so Metropolis' rule makes it exact. Dynamics hardly
-crosses the barriers at 300 K; a third of the turns are accepted.
+crosses the barriers at 300 K; two fifths of the turns are accepted.
 """
 
 from __future__ import annotations

@@ -347,12 +347,10 @@ def _sides(residue: str, found: Mapping[str, Any], rows: Rows, *, trusted: bool)
     number = ", ".join(f"{_with_bar(part)} {where}" for part, where in parts)
     if not trusted:
         return SIDES.not_known(f"{number}, but {UNTRUSTED}", residue=residue)
-    inside = {side: _measure(found, key).value for key, side in (("ess_left", "<"), ("ess_right", ">"))}
-    side = min(inside, key=lambda side: inside[side] if inside[side] > 0 else math.inf)
-    if inside[side] < INSIDE:
-        doubt = (
-            f"of the samples with phi {side} 0 only {_percent(inside[side])} count: such weights have larger"
-        )
+    shares = [(_measure(found, key).value, side) for key, side in (("ess_left", "<"), ("ess_right", ">"))]
+    share, side = min((known for known in shares if known[0] > 0), default=(math.nan, ""))
+    if share < INSIDE:
+        doubt = f"of the samples with phi {side} 0 only {_percent(share)} count: such weights have larger"
         return SIDES.not_known(
             f"{number}, but {doubt} errors than these. {BETTER}; or exact chains (knotflow exact)",
             residue=residue,
